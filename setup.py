@@ -24,6 +24,7 @@ MODULES: dict[str, list[str]] = {
     "record.rawbatch": [],
     "record.builder": [],
     "record.convert": [],
+    "record.upconvert": [],
     "log.validator": [],
     "record.columns": [],
     "record.rewrite": [],

@@ -47,6 +47,40 @@ def parse_cleanup_policy(text: str) -> list[str]:
     return words
 
 
+# Versions of the protocol between brokers, as Kafka 3.9 names them, and how many internal ones (`3.0-IV1`) each had.
+_MESSAGE_FORMAT_VERSIONS = {
+    "0.8.0": 0, "0.8.1": 0, "0.8.2": 0, "0.9.0": 0, "0.10.0": 2, "0.10.1": 3, "0.10.2": 1, "0.11.0": 3, "1.0": 1, "1.1": 1,
+    "2.0": 2, "2.1": 3, "2.2": 2, "2.3": 2, "2.4": 2, "2.5": 1, "2.6": 1, "2.7": 3, "2.8": 2, "3.0": 2, "3.1": 1, "3.2": 1,
+    "3.3": 4, "3.4": 1, "3.5": 3, "3.6": 3, "3.7": 5, "3.8": 1, "3.9": 1,
+}  # fmt: skip
+_MAGIC_2_FROM = list(_MESSAGE_FORMAT_VERSIONS).index("0.11.0")
+_MAGIC_1_FROM = list(_MESSAGE_FORMAT_VERSIONS).index("0.10.0")
+
+
+def _release(text: str) -> str | None:
+    """The release of a message format version: Kafka takes `3.9`, `3.9-IV0` and `3.9.1`, and three numbers before 1.0."""
+    parts = text.split(".")
+    numbers = 3 if text.startswith("0.") else 2
+    release, _, internal = ".".join(parts[:numbers]).partition("-IV")
+    count = _MESSAGE_FORMAT_VERSIONS.get(release)
+    if count is None or ("-" in text and internal not in map(str, range(count))):
+        return None
+    return release
+
+
+def parse_message_format_version(text: str) -> str:
+    """A version that Kafka 3.9 knows."""
+    if _release(text) is None:
+        raise ValueError(f"Version `{text}` is not a valid version")
+    return text
+
+
+def message_magic(version: str) -> int:
+    """The format of the records that brokers of this version write: 0, 1 or 2."""
+    place = list(_MESSAGE_FORMAT_VERSIONS).index(_release(version) or "")
+    return int(place >= _MAGIC_1_FROM) + int(place >= _MAGIC_2_FROM)
+
+
 class Age(WholeNumber):
     """Reads an age: -1 (for ever) or from 1 on. 0 would delete all records of all topics; only a topic's own may be 0."""
 
@@ -146,7 +180,6 @@ REFUSED = {
     "inter.broker.protocol.version": "every version is spoken at once: remove it",
     "control.plane.listener.name": "every broker here is its own controller: remove it",
     "inter.broker.*": "one node talks to no other broker: remove it",
-    "log.message.format.version": "every format is stored as it comes and served to anybody: remove it",
     "log.message.downconversion.enable": "every format is stored as it comes and served to anybody: remove it",
     "replica.*": "one node replicates nothing: remove it",
     "num.replica.*": "one node replicates nothing: remove it",
@@ -256,6 +289,13 @@ SCHEMA = Schema(
         Property("log.preallocate", parse_bool, False, "Take the room of a whole segment when it is begun."),
         Property("log.flush.interval.messages", _POSITIVE, LONG_MAX, "Records after which a log is flushed."),
         Property("log.flush.interval.ms", _LONG, None, "Time after which a log is flushed."),
+        Property(
+            "log.message.format.version",
+            parse_message_format_version,
+            "3.0-IV1",
+            "0.11.0 and later: message sets of old producers are stored in today's format, as clients of today read no other;"
+            " before: they are stored as they were sent, and converted for each client that reads them.",
+        ),
         Property("log.message.timestamp.type", _TIMESTAMP_TYPE, "CreateTime", "Whose clock stamps records."),
         Property("log.message.timestamp.before.max.ms", _LONG, LONG_MAX, "Most age of a new record."),
         Property("log.message.timestamp.after.max.ms", _LONG, HOUR_MS, "Most that it may be in the future."),

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from penstock.broker.configs.properties import HOUR_MS, INT_MAX, LONG_MAX, LZ4_LEVEL, SCHEMA, VALIDATE_RECORDS
+from penstock.broker.configs.properties import (
+    HOUR_MS,
+    INT_MAX,
+    LONG_MAX,
+    LZ4_LEVEL,
+    SCHEMA,
+    VALIDATE_RECORDS,
+    message_magic,
+)
 from penstock.config import Parser, WholeNumber, parse_bool, parse_int, parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logconfig import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, check_config
@@ -98,6 +106,12 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("index.interval.bytes", INT, "log.index.interval.bytes", "Bytes between entries of the index."),
     ("max.compaction.lag.ms", LONG, "log.cleaner.max.compaction.lag.ms", "Most age of what is not compacted."),
     ("max.message.bytes", INT, "message.max.bytes", "Largest batch."),
+    (
+        "message.format.version",
+        STR,
+        "log.message.format.version",
+        "0.11.0 and later: message sets of old producers are stored in today's format; before: as they were sent.",
+    ),
     ("message.timestamp.after.max.ms", LONG, "log.message.timestamp.after.max.ms", "Most that it may be in the future."),
     ("message.timestamp.before.max.ms", LONG, "log.message.timestamp.before.max.ms", "Most age of a new record."),
     ("message.timestamp.type", STR, "log.message.timestamp.type", "`CreateTime` or `LogAppendTime`."),
@@ -347,6 +361,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         "verify_transactions": int(config["transaction.partition.verification.enable"]),
         "cleanup_delete": int(deletes),
         "cleanup_compact": int("compact" in value("cleanup.policy")),
+        "message_magic": message_magic(value("message.format.version")),
         "validate_records": VALIDATE_RECORDS.index(value("penstock.validate.records")),
         **_compression(value),
     }

@@ -1,8 +1,9 @@
 """What the index files of a segment should be (`.checks`): written beside them once nothing is appended any more.
 
-    version i16 (1) | crc32c u32 of all that follows | base offset i64 | bytes of the .log i64 |
+    version i16 (2) | crc32c u32 of all that follows | base offset i64 | bytes of the .log i64 |
     largest timestamp ms i64 (-1 none) | offset that has it i64 | next offset i64 |
-    then for .index, .timeindex and .txnindex, 12 bytes each:  bytes i64 (0: there may be no file) | crc32c u32
+    then for .index, .timeindex and .txnindex, 12 bytes each:  bytes i64 (0: there may be no file) | crc32c u32 |
+    formats of the batches i8 (segment.pxd); not in version 1, of which nothing is known
 
 Kafka passes over the file and doesn't keep it up: one that names another size of the .log says nothing.
 
@@ -10,7 +11,7 @@ Crash story: it is not synced. One that is torn or old is found out by its check
 missing; the headers of the segment's batches are then walked (proof.pxd).
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.descriptors cimport open_file
@@ -21,7 +22,8 @@ from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i64, get_u32, put_i16, put_i64, put_u32
 
 cdef enum:
-    CHECKS_VERSION = 1
+    CHECKS_VERSION = 2
+    CHECKS_VERSION_BEFORE = 1                  # without the formats
     CHECKS_INDEXES = 3
     CHECKS_CRC_AT = 2
     CHECKS_BASE_AT = CHECKS_CRC_AT + 4         # the checksum covers from here on
@@ -31,7 +33,8 @@ cdef enum:
     CHECKS_NEXT_AT = CHECKS_TIMESTAMP_OFFSET_AT + 8
     CHECKS_SUMS_AT = CHECKS_NEXT_AT + 8
     CHECKS_SUM = 12
-    CHECKS_BYTES = CHECKS_SUMS_AT + CHECKS_INDEXES * CHECKS_SUM
+    CHECKS_FORMATS_AT = CHECKS_SUMS_AT + CHECKS_INDEXES * CHECKS_SUM
+    CHECKS_BYTES = CHECKS_FORMATS_AT + 1
 
 cdef struct Checks:
     int64_t base_offset
@@ -40,6 +43,7 @@ cdef struct Checks:
     int64_t max_timestamp_offset
     int64_t next_offset
     IndexSum sums[CHECKS_INDEXES]
+    int8_t formats
 
 # 0 or errno; what is written by half is removed.
 cdef inline int checks_write(const Checks* checks, const char* path) noexcept nogil:
@@ -57,6 +61,7 @@ cdef inline int checks_write(const Checks* checks, const char* path) noexcept no
     for i in range(CHECKS_INDEXES):
         put_i64(data + CHECKS_SUMS_AT + i * CHECKS_SUM, checks.sums[i].size)
         put_u32(data + CHECKS_SUMS_AT + i * CHECKS_SUM + 8, checks.sums[i].crc)
+    data[CHECKS_FORMATS_AT] = <uint8_t>checks.formats
     put_u32(data + CHECKS_CRC_AT, crc32c_update(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT))
     result = write_at(fd, data, CHECKS_BYTES, 0)
     close(fd)
@@ -68,15 +73,20 @@ cdef inline int checks_write(const Checks* checks, const char* path) noexcept no
 cdef inline bint checks_read(Checks* checks, const char* path) noexcept nogil:
     cdef vector[uint8_t] content
     cdef const uint8_t* data
+    cdef int16_t version
+    cdef size_t n
     cdef int i
-    if read_whole(path, content) != 0 or content.size() != CHECKS_BYTES:
+    if read_whole(path, content) != 0 or content.size() < CHECKS_FORMATS_AT:
         return False
     data = content.data()
+    n = content.size()
+    version = get_i16(data)
     if (
-        get_i16(data) != CHECKS_VERSION
-        or get_u32(data + CHECKS_CRC_AT) != crc32c_update(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT)
-    ):
+        (version != CHECKS_VERSION or n != CHECKS_BYTES)
+        and (version != CHECKS_VERSION_BEFORE or n != CHECKS_FORMATS_AT)
+    ) or get_u32(data + CHECKS_CRC_AT) != crc32c_update(0, data + CHECKS_BASE_AT, n - CHECKS_BASE_AT):
         return False
+    checks.formats = <int8_t>data[CHECKS_FORMATS_AT] if n == CHECKS_BYTES else 0
     checks.base_offset = get_i64(data + CHECKS_BASE_AT)
     checks.size = get_i64(data + CHECKS_SIZE_AT)
     checks.max_timestamp = get_i64(data + CHECKS_TIMESTAMP_AT)

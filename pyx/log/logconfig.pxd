@@ -28,6 +28,7 @@ cdef struct LogConfig:
     int8_t validate_records            # validator.pxd's VALIDATE_*
     int8_t compression_codec           # of what clients append; -1: as their producer made it
     int32_t compression_level          # -1: the codec's default
+    int8_t message_magic               # 2: what clients append of magic 0 or 1 becomes magic 2; less: it stays
 
 # Whether appends are synced before they are answered, all or some of them.
 cdef inline bint config_flushes(const LogConfig* config) noexcept nogil:

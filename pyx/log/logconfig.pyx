@@ -34,6 +34,7 @@ DEFAULTS = {
     "validate_records": 2,             # what is in the log any client can read
     "compression_codec": -1,
     "compression_level": -1,
+    "message_magic": 2,
 }
 
 
@@ -62,7 +63,7 @@ cdef object read_config(LogConfig* out, dict config):
         raise ValueError(
             f"segment_index_bytes={merged['segment_index_bytes']} is less than {INDEX_BYTES_MIN}: an index must hold an entry"
         )
-    for name, least, most in (("validate_records", 0, 2), ("compression_codec", -1, 4)):
+    for name, least, most in (("validate_records", 0, 2), ("compression_codec", -1, 4), ("message_magic", 0, 2)):
         if not least <= merged[name] <= most:
             raise ValueError(f"{name}={merged[name]} is not known")
     out.segment_bytes = merged["segment_bytes"]
@@ -89,6 +90,7 @@ cdef object read_config(LogConfig* out, dict config):
     out.validate_records = merged["validate_records"]
     out.compression_codec = merged["compression_codec"]
     out.compression_level = merged["compression_level"]
+    out.message_magic = merged["message_magic"]
     return merged
 
 

@@ -11,6 +11,8 @@ What needs a proof:
     compaction          of the whole log, before it decides by aborted transactions (cleaner.pyx)
     a fetch             of aborted transactions, or by an index file that turns out to be wrong: network threads don't
                         walk, they answer NOT_LEADER_OR_FOLLOWER, which clients try again, and the control plane proves
+    a fetch             of a segment of which nobody knows whether it has messages of older formats: it is answered, and
+                        looks into each range that it gives until the control plane has proved (fetchconvert.pxd)
 
 A segment with a batch that can't be read is `corrupt`: retention by time keeps it, for the rest its files are
 believed.

@@ -10,9 +10,9 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment
 from penstock.pyx.log.producerstate cimport producers_clear, producers_first_open
 from penstock.pyx.log.recovery cimport recover_indexes, recover_more
 from penstock.pyx.log.segment cimport (
-    HEADERS_CHUNK, WALK_BATCH, LogWalk, Segment, segment_last_time, segment_new, segment_newest_is_there, segment_open,
-    segment_release, segment_retain, segment_take_indexes, segment_view_indexes, segment_write_checks,
-    segment_write_indexes, walk_begin, walk_next,
+    FORMATS_UNKNOWN, HEADERS_CHUNK, WALK_BATCH, LogWalk, Segment, segment_last_time, segment_new,
+    segment_newest_is_there, segment_open, segment_release, segment_retain, segment_take_indexes, segment_view_indexes,
+    segment_write_checks, segment_write_indexes, walk_begin, walk_next,
 )
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.log.txnindex cimport (
@@ -220,6 +220,9 @@ cdef int _take(PartitionLog* p, Case* case, Segment* seen, bint right, int64_t n
         s.max_timestamp = seen.max_timestamp
         s.max_timestamp_offset = seen.max_timestamp_offset
     s.ended_before = producers_first_open(&case.walked.producers, case.next_offset)
+    if s.formats == FORMATS_UNKNOWN:
+        s.formats = seen.formats
+        s.checked = False
     s.proved = True
     s.walked = True
     s.doubted = False

@@ -21,7 +21,9 @@ cdef struct ReadResult:
     int64_t last_stable_offset
     int64_t log_start_offset
     int64_t log_end_offset
+    int64_t first_size                 # of the first batch, which may be more than `length`
     void* segment
+    int8_t formats                     # of the segment: SegmentFormats
     size_t folder                      # a number of the log folder that it lies in: partition_folder
 
 cdef struct AbortedTxn:
@@ -42,6 +44,8 @@ cdef int16_t partition_read(
 cdef int16_t partition_read_cached(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil
+# The control plane is to find out which formats the segment of a range has, unless it is known.
+cdef void partition_ask_formats(Partition* p, const ReadResult* result) noexcept nogil
 cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment
 # Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is
 # appended to. Errors as above; KAFKA_STORAGE_ERROR: the index could not be read; OFFSET_OUT_OF_RANGE: retention has

@@ -1,7 +1,7 @@
 """Reading ranges of a log, its aborted transactions, and records by time; see read.pxd."""
 
 from cython.operator cimport dereference as at
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
@@ -11,8 +11,8 @@ from penstock.pyx.log.logstate cimport NOTE_CORRUPT_READ, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
 from penstock.pyx.log.segment cimport (
-    WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound, segment_expected,
-    segment_find, segment_find_time, segment_open, segment_release, segment_retain,
+    FORMATS_UNKNOWN, WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound,
+    segment_expected, segment_find, segment_find_time, segment_open, segment_release, segment_retain,
 )
 from penstock.pyx.log.txnindex cimport (
     TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
@@ -40,6 +40,7 @@ cdef struct Reach:
     int64_t size
     int64_t next_offset
     int64_t end                        # offsets that may be read
+    int8_t formats
     BatchPlace tail
 
 
@@ -51,6 +52,7 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
     out.next_offset = s.next_offset
     out.end = end_of(p, isolation)
     out.tail = s.tail
+    out.formats = s.formats
     out.limit = s.size if out.end >= s.next_offset else -1
     if out.limit < 0 and isolation == ISOLATION_COMMITTED and not p.log.producers.open_txns.empty():
         first = p.log.producers.open_txns.begin()
@@ -146,6 +148,8 @@ cdef int16_t _read(
     out.position = 0
     out.length = 0
     out.first_offset = -1
+    out.first_size = 0
+    out.formats = FORMATS_UNKNOWN
     out.next_offset = offset
     out.segment = NULL
     out.folder = <size_t>p.folder
@@ -207,10 +211,23 @@ cdef int16_t _read(
         return error
     out.position = position
     out.first_offset = header.base_offset
+    out.first_size = header.size
+    out.formats = reach.formats
     out.next_offset = reach.end if reach.end < reach.next_offset else reach.next_offset
     if isolation == ISOLATION_COMMITTED and position + out.length < reach.limit:
         out.next_offset = segment_bound(reach.segment, position + out.length, out.next_offset)
     return 0
+
+
+cdef void partition_ask_formats(Partition* partition, const ReadResult* result) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef Segment* s = <Segment*>result.segment
+    pthread_mutex_lock(&p.lock)
+    if s.formats == FORMATS_UNKNOWN and not s.corrupt and not s.doubted:
+        s.doubted = True               # its proof walks it; what is known of it stays believed
+        atomic_store32(&p.doubted, 1)
+        tell_doubt(p)
+    pthread_mutex_unlock(&p.lock)
 
 
 cdef void read_release(ReadResult* result) noexcept nogil:

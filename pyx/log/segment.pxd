@@ -18,7 +18,7 @@ proved first (proof.pxd).
 Locks: the partition's lock, then the segment's. The segment's lock covers the indexes and the opening of files.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -26,6 +26,12 @@ from penstock.pyx.log.index cimport IndexFile
 from penstock.pyx.log.room cimport Room
 from penstock.pyx.posix cimport iovec, pthread_mutex_t
 from penstock.pyx.record.batch cimport BatchHeader
+
+# Which formats the batches of a segment have. A fetch of today's clients looks into ranges that may have older ones.
+cdef enum SegmentFormats:
+    FORMATS_UNKNOWN = 0                # it is of Kafka's, or of a Penstock that didn't note it, and wasn't walked
+    FORMATS_NEW = 1                    # all are of magic 2
+    FORMATS_OLD = 2                    # some are of magic 0 or 1
 
 # A batch in a segment; `position` -1: none.
 cdef struct BatchPlace:
@@ -60,6 +66,7 @@ cdef struct Segment:
     bint corrupt                       # a batch can't be read: what the files say is all there is
     bint doubted                       # a fetch waits for the proof; of the partition's lock, as the two above
     bint walked                        # this process has proved it by its batches
+    int8_t formats                     # SegmentFormats; set under the partition's lock
     bint corrupt_read                  # a reader came upon bytes that are no batch; of the partition's lock
     int lost                           # errno of opening its files for those that read it when it was deleted; 0: none
     bint checked                       # the .checks file says what the segment is now

@@ -21,8 +21,9 @@ from penstock.pyx.posix cimport (
     unlink,
 )
 from penstock.pyx.record.batch cimport (
-    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
-    batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
+    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, RECORDS_AT, BatchHeader,
+    RecordView, batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time,
+    record_offset, record_read,
 )
 from penstock.pyx.record.messageset cimport message_at_time
 
@@ -177,6 +178,8 @@ cdef void segment_index_batch(
     s.bytes_since_index += header.size
     s.next_offset = last_offset + 1
     atomic_store64(&s.size, position + header.size)
+    if header.magic < MAGIC_2:
+        s.formats = FORMATS_OLD
     s.unflushed = True
     s.touched = True
     s.checked = False
@@ -203,6 +206,7 @@ cdef void segment_reset_indexes(Segment* s) noexcept nogil:
     s.max_timestamp_offset = -1
     s.first_timestamp = -1
     s.next_offset = s.base_offset
+    s.formats = FORMATS_NEW
     s.unflushed = True
     s.proved = True
     s.corrupt = False
@@ -282,6 +286,7 @@ cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
     checks.max_timestamp = s.max_timestamp
     checks.max_timestamp_offset = s.max_timestamp_offset
     checks.next_offset = s.next_offset
+    checks.formats = s.formats
     if (
         _sum_of(&s.index, &checks.sums[0])
         and _sum_of(&s.timeindex, &checks.sums[1])
@@ -343,6 +348,7 @@ cdef int segment_read_checks(Segment* s) noexcept nogil:
     s.max_timestamp = checks.max_timestamp
     s.max_timestamp_offset = checks.max_timestamp_offset
     s.has_aborts = checks.sums[2].size > 0
+    s.formats = checks.formats
     s.proved = True
     s.checked = True
     return CHECKS_AGREE

@@ -7,9 +7,10 @@ A batch of magic 2 stays as its producer made it:
   - else its header and checksum are checked.
 One that was opened is compressed again if compression.type names another codec, or if its payload is framed as Java
 reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
-Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
-too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed again, as its messages
-get absolute offsets (as in Kafka 0.8 to 3.9).
+Message sets (magic 0 and 1) become batches of magic 2 (upconvert.pxd), in their own codec or the topic's, as in Kafka
+3: clients of today don't read them all. Where message.format.version asks for an older format they keep their magic:
+messages that lie plain get offsets in place; a wrapper of magic 1 too, if its messages have the relative offsets 0,
+1, ...; a wrapper of magic 0 is compressed again, as its messages get absolute offsets (as in Kafka 0.8 to 2.8).
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -50,7 +51,7 @@ cdef struct Refusal:
 cdef struct Validated:
     uint8_t* records                            # what is to be appended: the caller's bytes or `rebuilt`
     size_t n
-    vector[BatchHeader] batches                 # of a wrapper: last_offset_delta is right
+    vector[BatchHeader] batches                 # of a wrapper that is kept: last_offset_delta is right
     vector[uint8_t] rebuilt
     vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
     int64_t may_inflate                         # bytes, set by the caller; what was inflated is taken off

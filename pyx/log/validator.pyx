@@ -10,15 +10,16 @@ from penstock.pyx.record.batch cimport (
     BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK,
     LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, RECORDS_AT, RecordView, RecordsSeen, batch_check,
     batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse, batch_set_max_timestamp,
-    batch_write_header, payload_fault, record_create_time, record_read, records_walk,
+    payload_fault, record_create_time, record_read, records_walk,
 )
+from penstock.pyx.record.builder cimport batch_append
 from penstock.pyx.record.codec cimport (
-    CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD, bytes_grow, bytes_resize, codec_compress,
-    codec_decompress_validated,
+    CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD, bytes_grow, bytes_resize, codec_decompress_validated,
 )
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, message_next, message_set_timestamp, messages_number, wrapper_open, wrapper_write,
 )
+from penstock.pyx.record.upconvert cimport Upconversion, set_upconvert, upconversion_begin
 
 cdef enum:
     SCRATCH_KEPT_BYTES = 4 << 20
@@ -150,29 +151,26 @@ cdef inline bint _copy_behind(Validated* out, const uint8_t* p, size_t n) noexce
     return True
 
 
+cdef inline int _level(const LogConfig* config, int codec) noexcept nogil:
+    # A producer's own codec is used again at its default level: what it was compressed at isn't known.
+    return config.compression_level if codec == config.compression_codec else -1
+
+
 cdef int _recompress(
     const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec, const uint8_t* data,
     size_t n, Validated* out
 ) noexcept nogil:
     # The same batch in this codec, behind what was rebuilt or stayed as it was before.
-    cdef int level = config.compression_level if codec == config.compression_codec else -1
-    cdef size_t before, size
+    cdef int fault
     if out.rebuilt.empty() and done and not _copy_behind(out, records, done):
         return BATCH_NO_MEMORY
-    before = out.rebuilt.size()
-    if _will_compress(out, codec, level, n) != BATCH_OK:
+    if _will_compress(out, codec, _level(config, codec), n) != BATCH_OK:
         return BATCH_OVER_LIMIT
-    if not bytes_grow(out.rebuilt, before + RECORDS_AT):
-        return BATCH_NO_MEMORY
-    if codec_compress(codec, level, data, n, out.rebuilt):
-        return BATCH_NO_MEMORY
-    size = out.rebuilt.size() - before
-    if size > INT32_MAX or 0 < config.max_message_bytes < <int64_t>size:
-        return BATCH_TOO_LARGE
-    header.size = <int64_t>size
     header.attributes = <int16_t>((header.attributes & ~<int>CODEC_MASK) | codec)
-    batch_write_header(out.rebuilt.data() + before, header)
-    return BATCH_OK
+    fault = batch_append(data, n, _level(config, codec), header, out.rebuilt)
+    if fault == BATCH_OK and 0 < config.max_message_bytes < header.size:
+        return BATCH_TOO_LARGE
+    return fault
 
 
 cdef inline int _inflate_batch(
@@ -313,7 +311,10 @@ cdef int _validate_messages(
         fault = message_next(&p, &n, magic, &header, &message)
         if fault != BATCH_OK:
             return fault
-        _validate_record(config, message.key_length, message.timestamp, number, now_ms, out)
+        if message.timestamp < -1 and config.message_magic == MAGIC_2:
+            _refuse_record(out, BATCH_BAD_TIMESTAMP, number)       # Kafka converts none of those
+        else:
+            _validate_record(config, message.key_length, message.timestamp, number, now_ms, out)
         number += 1
         if each:
             if 0 < config.max_message_bytes < header.size or number > BATCHES_MAX:
@@ -357,7 +358,7 @@ cdef int _wrap(
     cdef BatchHeader header = like[0]
     cdef int fault
     out.wrapper_codec = codec
-    out.wrapper_level = config.compression_level if codec == config.compression_codec else -1
+    out.wrapper_level = _level(config, codec)
     header.attributes = <int16_t>codec
     header.last_offset_delta = count - 1
     header.max_timestamp = newest
@@ -405,9 +406,45 @@ cdef int _take_wrapper(
     return BATCH_OK
 
 
-cdef int _take_messages(
+cdef int _upconvert(
+    const LogConfig* config, const uint8_t* p, size_t n, const BatchHeader* first, int64_t now_ms, Validated* out
+) noexcept nogil:
+    """The messages, checked, as batches of magic 2. A wrapper becomes one batch, as in Kafka. Plain messages get as
+    many as they need to stay within max.message.bytes: their producer counts each message, and can't split a set."""
+    cdef Upconversion u
+    cdef Inner found
+    cdef vector[uint8_t]* scratch = scratch_of_thread()
+    cdef size_t limit, i
+    cdef int codec = first.attributes & CODEC_MASK
+    cdef int64_t fill_bytes = config.max_message_bytes if codec == 0 and config.max_message_bytes > 0 else INT32_MAX
+    cdef int fault
+    if codec:
+        limit = _may_inflate(out, first)
+        fault = wrapper_open(p, first, limit, True, scratch[0], &found)
+        _was_inflated(out, scratch[0], limit, fault)
+        if fault != BATCH_OK:
+            return fault
+        p = found.data
+        n = found.n
+    fault = _validate_messages(config, p, n, first.magic, now_ms, False, out)
+    if fault != BATCH_OK:
+        return fault
+    if config.compression_codec >= 0:
+        codec = config.compression_codec
+    if _will_compress(out, codec, _level(config, codec), n) != BATCH_OK:
+        return BATCH_OVER_LIMIT
+    upconversion_begin(&u, codec, _level(config, codec), fill_bytes, BATCHES_MAX, &out.batches)
+    fault = set_upconvert(&u, p, n, first.magic, out.rebuilt)
+    for i in range(out.batches.size()):
+        if 0 < config.max_message_bytes < out.batches[i].size and fault == BATCH_OK:
+            fault = BATCH_TOO_LARGE
+    return fault
+
+
+cdef int _keep_messages(
     const LogConfig* config, uint8_t* records, size_t n, BatchHeader* first, int64_t now_ms, Validated* out
 ) noexcept nogil:
+    """The messages, checked, in their own format."""
     cdef int codec = first.attributes & CODEC_MASK
     cdef int wanted = codec
     cdef int64_t newest = -1
@@ -468,8 +505,11 @@ cdef int16_t validate_records(
         return _refuse(out, fault)
     if from_client(origin) and first.magic < MAGIC_2:
         fault = _check_messages(config, records, n, first.magic, &first)
-        if fault == BATCH_OK:
-            fault = _take_messages(config, records, n, &first, now_ms, out)
+        if fault == BATCH_OK and config.message_magic == MAGIC_2:
+            fault = _upconvert(config, records, n, &first, now_ms, out)
+            scratch_done(SCRATCH_KEPT_BYTES)
+        elif fault == BATCH_OK:
+            fault = _keep_messages(config, records, n, &first, now_ms, out)
         if fault != BATCH_OK:
             return _refuse(out, fault)
     else:

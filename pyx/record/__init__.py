@@ -10,6 +10,7 @@ endian      big-endian numbers, read and written
 frame       requests cut out of what a connection brought and read with every bound checked; answers written
 builder     batches made of records
 convert     batches as older clients read them
+upconvert   messages of magic 0 and 1 as batches of magic 2
 rewrite     the header of a batch that goes on to another cluster
 rawbatch    batches as Python sees them; transaction markers
 columns     many batches as numpy columns, and a batch made smaller

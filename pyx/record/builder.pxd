@@ -5,6 +5,20 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.record.batch cimport BatchHeader, RecordView
 
+# The size of a record without its own length. Its deltas, lengths (-1: null) and header count are set.
+cdef int64_t record_body_size(const RecordView* record, size_t headers_size) noexcept nogil
+
+# Appends such a record, whose body has that size. False: no memory.
+cdef bint record_append(
+    vector[uint8_t]& out, const RecordView* record, size_t headers_size, int64_t body_size
+) noexcept nogil
+
+# Appends a batch of `n` bytes of records, compressed by the codec in `header.attributes`; `header.size` is set. 0 or a
+# BatchFault; on a fault `out` is as long as it was.
+cdef int batch_append(
+    const uint8_t* records, size_t n, int level, BatchHeader* header, vector[uint8_t]& out
+) noexcept nogil
+
 # Puts the header before the records in `plain` (codec 0), or both, compressed, into `packed`. The codec is in
 # `header.attributes`; `header.size` is set. 0 or a BatchFault.
 cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil

@@ -22,15 +22,14 @@ cdef enum:
     VARINT_MAX = 5
 
 
-cdef int64_t _record_body_size(
-    int64_t timestamp_delta, int32_t offset_delta, int64_t key_length, int64_t value_length, int32_t header_count,
-    int64_t headers_size
-) noexcept nogil:
-    # Of a record without its own length; lengths of -1 are null.
-    return (1 + varlong_size(timestamp_delta) + varint_size(offset_delta)
-            + varlong_size(key_length) + (key_length if key_length > 0 else 0)
-            + varlong_size(value_length) + (value_length if value_length > 0 else 0)
-            + varint_size(header_count) + headers_size)
+cdef inline int64_t _field_size(int64_t length) noexcept nogil:
+    return varlong_size(length) + max(length, <int64_t>0)
+
+
+cdef int64_t record_body_size(const RecordView* record, size_t headers_size) noexcept nogil:
+    return (1 + varlong_size(record.timestamp_delta) + varint_size(record.offset_delta)
+            + _field_size(record.key_length) + _field_size(record.value_length)
+            + varint_size(record.header_count) + <int64_t>headers_size)
 
 
 cdef uint8_t* _sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
@@ -41,10 +40,14 @@ cdef uint8_t* _sized_write(uint8_t* p, const uint8_t* data, int32_t length) noex
     return p
 
 
-cdef uint8_t* _record_write(
-    uint8_t* p, int64_t body_size, const RecordView* record, size_t headers_size
+cdef bint record_append(
+    vector[uint8_t]& out, const RecordView* record, size_t headers_size, int64_t body_size
 ) noexcept nogil:
-    p = varint_write(p, <int32_t>body_size)
+    cdef size_t before = out.size()
+    cdef uint8_t* p
+    if not bytes_grow(out, before + <size_t>(varlong_size(body_size) + body_size)):
+        return False
+    p = varint_write(out.data() + before, <int32_t>body_size)
     p[0] = 0
     p = varlong_write(p + 1, record.timestamp_delta)
     p = varint_write(p, record.offset_delta)
@@ -53,7 +56,23 @@ cdef uint8_t* _record_write(
     p = varint_write(p, record.header_count)
     if headers_size:
         memcpy(p, record.headers, headers_size)
-    return p + headers_size
+    return True
+
+
+cdef int batch_append(
+    const uint8_t* records, size_t n, int level, BatchHeader* header, vector[uint8_t]& out
+) noexcept nogil:
+    cdef size_t before = out.size()
+    cdef int fault
+    if not bytes_grow(out, before + RECORDS_AT):
+        return BATCH_NO_MEMORY
+    fault = codec_compress(header.attributes & CODEC_MASK, level, records, n, out)
+    header.size = <int64_t>(out.size() - before)
+    if fault or header.size > INT32_MAX:
+        bytes_resize(out, before)
+        return payload_fault(fault) if fault else BATCH_TOO_LARGE
+    batch_write_header(out.data() + before, header)
+    return BATCH_OK
 
 
 cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil:
@@ -128,16 +147,12 @@ cdef class BatchBuilder:
             return 0
         record.timestamp_delta = timestamp_ms - base
         record.offset_delta = self.taken
-        body = _record_body_size(
-            record.timestamp_delta, record.offset_delta, record.key_length, record.value_length, record.header_count,
-            <int64_t>headers_size
-        )
+        body = record_body_size(record, headers_size)
         size = varlong_size(body) + body
         if before + size > (self.max_bytes if self.taken else <int64_t>INT32_MAX):
             return 0 if self.taken else BATCH_TOO_LARGE
-        if not bytes_grow(self.buffer, <size_t>(before + size)):
+        if not record_append(self.buffer, record, headers_size, body):
             return BATCH_NO_MEMORY
-        _record_write(self.buffer.data() + before, body, record, headers_size)
         if self.taken == 0 or timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
         self.base_timestamp = base

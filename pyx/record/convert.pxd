@@ -3,12 +3,21 @@
 from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.record.batch cimport BatchHeader
+
 cdef enum:
-    # A batch that inflates to more isn't converted: UNSUPPORTED_COMPRESSION_TYPE would not be true, so the fetch
-    # gets MESSAGE_TOO_LARGE.
+    # A batch that inflates to more than these bytes and as many for each of its own isn't converted, be it down or up
+    # (upconvert.pxd): the fetch gets MESSAGE_TOO_LARGE. No more is taken from a client (validator.pxd).
     CONVERT_INFLATED_MAX_BYTES = 64 << 20
+    CONVERT_INFLATED_PER_BYTE = 16
     # An answer that took so much is enough.
     CONVERT_OPENED_ENOUGH_BYTES = 16 << 20
+
+cdef inline size_t convert_limit(const BatchHeader* header) noexcept nogil:
+    return <size_t>(CONVERT_INFLATED_MAX_BYTES + header.size * CONVERT_INFLATED_PER_BYTE)
+
+# Kafka's code for a BatchFault of a stored batch that was to be converted.
+cdef int16_t convert_error_code(int fault) noexcept nogil
 
 # Whole stored batches in, messages of at most `to_magic` (0 or 1) out, appended to `out`. Of what is converted,
 # records below `from_offset` are left out, and headers, control batches and deletions' horizons too. Batches

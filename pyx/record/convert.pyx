@@ -85,7 +85,7 @@ cdef int _convert_batch(
     _begin(conversion, header, &run)
     if run.codec > MESSAGE_CODEC_MAX:
         return BATCH_BAD_CODEC
-    fault = batch_payload(p, header, CONVERT_INFLATED_MAX_BYTES, conversion.scratch, &p, &n)
+    fault = batch_payload(p, header, convert_limit(header), conversion.scratch, &p, &n)
     if fault != BATCH_OK:
         return fault
     conversion.opened += n
@@ -124,7 +124,7 @@ cdef int _convert_message(
         if not message_read(p, header, &message):
             return BATCH_BAD_RECORDS
         return _take(conversion, &run, &message, out)
-    fault = wrapper_open(p, header, CONVERT_INFLATED_MAX_BYTES, False, conversion.scratch, &found)
+    fault = wrapper_open(p, header, convert_limit(header), False, conversion.scratch, &found)
     if fault != BATCH_OK:
         return fault
     conversion.opened += found.n
@@ -163,7 +163,7 @@ cdef int _convert_one(
     return fault
 
 
-cdef inline int16_t _error_code(int fault) noexcept nogil:
+cdef int16_t convert_error_code(int fault) noexcept nogil:
     if fault == BATCH_BAD_CODEC:
         return UNSUPPORTED_COMPRESSION_TYPE
     if fault == BATCH_OVER_LIMIT or fault == BATCH_TOO_LARGE:
@@ -190,7 +190,7 @@ cdef int16_t convert_down(
         n -= <size_t>header.size
     if opened != NULL:
         opened[0] = conversion.opened
-    return 0 if fault == BATCH_OK or fault == BATCH_PARTIAL else _error_code(fault)
+    return 0 if fault == BATCH_OK or fault == BATCH_PARTIAL else convert_error_code(fault)
 
 
 # Python

@@ -3,7 +3,8 @@
 taken), tried until there is enough to answer (fetch_try, in fetchread.pxd), answered (fetch_answer, in
 fetchanswer.pxd). While too little is there it waits for its partitions' ends to move (waiting.pxd).
 
-Versions 0 to 3 are of clients that can't read today's batches: what they get is converted (fetchconvert.pxd).
+Versions 0 to 3 are of clients that can't read today's batches: what they get is converted, as are message sets in a log
+for all others (fetchconvert.pxd).
 A replica id gives no view above the high watermark; it only makes the session a privileged one. A rack is accepted
 and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
 """

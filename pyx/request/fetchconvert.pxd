@@ -1,4 +1,7 @@
-"""What clients of Fetch 0 to 3 get: message sets that they can read, made of what is stored. Others never come here.
+"""What clients get in another format than it is stored in: those of Fetch 0 to 3 message sets that they can read, those
+of Fetch 4 and later batches of magic 2 in place of message sets, which most of them don't read right.
+
+The latter come here only with ranges of segments that have messages of older formats, or may have (segment.pxd).
 
 It takes memory and time, so one answer converts at most CONVERT_STORED_MAX_BYTES of stored bytes (but at least one
 batch), and a worker thread does it (workers.pxd). Workers are few: they read only what is in the page cache.
@@ -12,6 +15,6 @@ cdef enum:
     CONVERT_STORED_MAX_BYTES = 4 << 20
     CONVERT_DONE = -1
 
-# Makes `converted` of every range, or sets its error. CONVERT_DONE, or the range that isn't in memory (never when
-# `may_block`): have it read, gather again, convert again.
+# Makes `converted` of every range that the client can't read as it is stored, or sets its error. CONVERT_DONE, or the
+# range that isn't in memory (never when `may_block`): have it read, gather again, convert again.
 cdef int32_t fetch_convert(FetchJob* job, bint may_block) noexcept nogil

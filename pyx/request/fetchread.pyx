@@ -11,6 +11,7 @@ from penstock.pyx.log.partition cimport (
     ISOLATION_COMMITTED, Partition, partition_epoch_end, partition_held, partition_leader_epoch, partition_watch,
 )
 from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
+from penstock.pyx.log.segment cimport FORMATS_NEW
 from penstock.pyx.posix cimport free, memset, realloc
 from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.record.endian cimport get_i32
@@ -61,6 +62,7 @@ cdef bint _begins_whole(const ReadResult* read) noexcept nogil:
 cdef struct Limits:
     int64_t left                      # bytes of records that the answer may still take
     int64_t total                     # that it has
+    int64_t converted                 # that it has of ranges which may have to be converted
     bint urgent                       # something mustn't wait, however few the bytes are
     bint cold                         # the last range has to be read into memory before anything else
     bint held                         # a partition is held: nothing is answered before its move is over
@@ -69,6 +71,16 @@ cdef struct Limits:
 cdef inline bint _may_block(const FetchJob* job) noexcept nogil:
     """Whether the thread may wait for the disk: a reader read so much for the job, and it was evicted meanwhile."""
     return job.cold_times >= COLD_TIMES_MAX + job.set.count
+
+
+cdef void _bound_conversion(Limits* limits, ReadResult* read, bint whole) noexcept nogil:
+    """A range that may have to be converted is read into memory: all of them together stay small. `whole`: the first
+    batch is given whatever its size."""
+    cdef int64_t most = max(CONVERT_STORED_MAX_BYTES - limits.converted, read.first_size if whole else <int64_t>0)
+    if read.length > most:
+        read.length = limits.left = most
+        limits.urgent = True                          # the rest is there, and comes with the next fetch
+    limits.converted += read.length
 
 
 cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
@@ -88,6 +100,9 @@ cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, L
     partition.known_end = (
         r.read.last_stable_offset if job.isolation == ISOLATION_COMMITTED else r.read.high_watermark
     )
+    if r.read.length and job.version >= FETCH_MAGIC_2_FROM and r.read.formats != FORMATS_NEW:
+        _bound_conversion(limits, &r.read, first)
+        allowed = min(allowed, <int32_t>limits.left)
     if r.read.length and (r.diverged or (not first and r.read.length >= allowed and not _begins_whole(&r.read))):
         range_release(r)
     if r.read.length and r.read.length < allowed:
@@ -162,6 +177,7 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
     cdef int32_t at = s.first
     fetch_drop_ranges(job)
     limits.total = 0
+    limits.converted = 0
     limits.urgent = False
     limits.cold = False
     limits.held = False
@@ -229,7 +245,7 @@ cdef FetchState _try_gathered(FetchJob* job, bint must_answer) noexcept nogil:
         return FETCH_COLD
     job.urgent = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
     enough = job.urgent or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
-    if enough and limits.total > 0 and job.version < FETCH_MAGIC_2_FROM:
+    if enough and limits.total > 0 and (job.version < FETCH_MAGIC_2_FROM or limits.converted > 0):
         return FETCH_CONVERT
     return FETCH_READY if enough else FETCH_WAIT
 
@@ -238,7 +254,9 @@ cdef FetchState _try_converted(FetchJob* job, bint must_answer) noexcept nogil:
     job.converted = False
     if job.cold != CONVERT_DONE:
         return FETCH_COLD
-    return FETCH_READY if job.urgent or must_answer or _has_converted(job) else FETCH_WAIT
+    if job.urgent or must_answer or job.version >= FETCH_MAGIC_2_FROM or _has_converted(job):
+        return FETCH_READY
+    return FETCH_WAIT
 
 
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:

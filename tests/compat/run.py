@@ -28,7 +28,7 @@ from suite import FAIL, PASS, FetchError, Run  # noqa: E402
 
 from penstock.broker.process import BrokerProcess  # noqa: E402
 
-SUITES = ("kcat", "java_tools", "old_java", "kafka_python", "librdkafka", "franz_go", "kafka_go")
+SUITES = ("kcat", "java_tools", "old_java", "kafka_python", "librdkafka", "franz_go", "kafka_go", "record_formats")
 # What the suites take for granted of a broker.
 PROPERTIES: dict[str, object] = {
     "broker.id": 1,

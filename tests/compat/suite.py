@@ -144,6 +144,16 @@ def npm_package(cache: Path, name: str, version: str) -> Path:
     return _once(cache / f"npm-{name.replace('/', '-').lstrip('@')}-{version}", make)
 
 
+def node_modules(cache: Path, package: str) -> Path:
+    """The `node_modules` that has an npm package (`name@version`) and what it needs; no script of theirs is run."""
+
+    def make(part: Path) -> None:
+        flags = ["--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--omit=optional"]
+        call(["npm", "install", *flags, "--prefix", part, package], part)
+
+    return _once(cache / f"node-{package.replace('/', '-').lstrip('@')}", make) / "node_modules"
+
+
 def python_source(cache: Path, name: str, version: str) -> Path:
     """The unpacked source distribution of a Python package."""
 

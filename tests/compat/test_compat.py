@@ -1,4 +1,4 @@
-"""The suites that need no more than `make test` has, a part of them: kcat, and Kafka's programs of some releases."""
+"""The suites that need no more than `make test` has, a part of them: kcat, releases of confluent-kafka, Kafka's programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def test_kcat(tmp_path: Path) -> None:
     compat(tmp_path, "kcat")
 
 
-# The rest of these two, and the other suites, are run by `make compat`.
+def test_record_formats(tmp_path: Path) -> None:
+    compat(tmp_path, "record_formats", "^confluent_")
+
+
+# The rest of this one and these two, and the other suites, are run by `make compat`.
 @pytest.mark.kafka
 def test_java_tools(tmp_path: Path) -> None:
     compat(tmp_path, "java_tools", "^(transactions|verifiable_clients_consumer|dumps_segments_zstd)$")

@@ -28,7 +28,7 @@ from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.net.border import DataPlane
-from penstock.pyx.record import codec, columns, convert, crc, rawbatch
+from penstock.pyx.record import codec, columns, convert, crc, rawbatch, upconvert
 from penstock.pyx.record.builder import BatchBuilder
 from support import crafted
 
@@ -139,6 +139,20 @@ def conversion(data: bytes) -> None:
         # What the client can read is given as it is stored, be it corrupt.
         if all(one.magic > magic for one in stored):
             rawbatch.records(raw)
+
+
+@target(stored_seeds)
+def upconversion(data: bytes) -> None:
+    """Stored message sets for today's clients: what comes out must be readable, with the same records."""
+    try:
+        stored = rawbatch.split(repaired(data))
+        converted = rawbatch.split(upconvert.up(repaired(data)))
+        wanted = [one for raw in stored if raw.magic < 2 for one in rawbatch.records(raw)]
+    except rawbatch.BatchError:
+        return
+    assert all(raw.magic == 2 for raw in converted)
+    if all(raw.magic < 2 for raw in stored):
+        assert [one for raw in converted for one in rawbatch.records(raw)] == wanted
 
 
 @target(lambda: [bytes([kind]) + codec.compress(kind, b"some text, some text, some text") for kind in range(1, 5)])

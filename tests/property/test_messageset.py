@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.record import convert
+from penstock.pyx.record import convert, upconvert
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, Record, count_records, records, split
@@ -89,6 +89,30 @@ def test_magic_1_is_converted_to_0_and_readable_bytes_stay(
     assert as_records(convert.down(data, 0, first + skip), 0) == [one._replace(timestamp_ms=-1) for one in kept]
 
 
+PIECES = st.lists(
+    st.tuples(MESSAGES, st.integers(0, 1), st.integers(0, 3), st.integers(1, 5), st.booleans()), min_size=1, max_size=5
+)
+
+
+@given(PIECES, st.integers(0, 2**40), st.booleans())
+def test_sets_are_converted_up(pieces: list[tuple[Given, int, int, int, bool]], first: int, cut: bool) -> None:
+    """Any messages one after the other, as a log may have them: today's clients see what those of old did."""
+    data, wanted = b"", []
+    for given_messages, magic, codec, gaps, stamped in pieces:
+        piece = a_set(given_messages, magic, codec, first, gaps, LOG_APPEND_TIME if stamped and magic else 0)
+        data += piece
+        wanted += as_records(piece, magic)
+        first = wanted[-1].offset + gaps
+    if cut:
+        data += a_set(pieces[0][0][:1], 1, 0, first)[:-1]
+    made = split(upconvert.up(data))
+    for raw in made:
+        raw.check()
+        assert (raw.magic, raw.producer_id) == (2, -1)
+    assert [record for raw in made for record in records(raw)] == wanted
+    assert upconvert.up(b"".join(map(bytes, made))) == b"".join(map(bytes, made))
+
+
 @given(MESSAGES, st.integers(0, 1), st.integers(0, 3), st.data())
 def test_bent_sets_never_crash_a_reader(given_messages: Given, magic: int, codec: int, data: st.DataObject) -> None:
     bent = bytearray(a_set(given_messages, magic, codec, 5) * 2)
@@ -96,6 +120,8 @@ def test_bent_sets_never_crash_a_reader(given_messages: Given, magic: int, codec
         bent[data.draw(st.integers(0, len(bent) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(BatchError):
         convert.down(bent, 0)
+    with contextlib.suppress(BatchError):
+        upconvert.up(bent)
     try:
         batches = split(bent)
     except BatchError:
@@ -110,3 +136,5 @@ def test_bent_sets_never_crash_a_reader(given_messages: Given, magic: int, codec
 def test_noise_is_no_set(noise: bytes, magic: int) -> None:
     with contextlib.suppress(BatchError):
         convert.down(noise, magic)
+    with contextlib.suppress(BatchError):
+        upconvert.up(noise)

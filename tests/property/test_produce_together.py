@@ -87,13 +87,27 @@ def files(root: Path, topic: str) -> dict[str, bytes]:
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(asked=requests, segment_bytes=st.sampled_from([700, 2000, 1 << 30]), index_bytes=st.sampled_from([24, 1 << 20]))
+@given(
+    asked=requests,
+    segment_bytes=st.sampled_from([700, 2000, 1 << 30]),
+    index_bytes=st.sampled_from([24, 1 << 20]),
+    message_magic=st.sampled_from([0, 2]),
+)
 def test_together_is_as_one_by_one(
-    peer: Peer, asked: list[tuple[int, int, list[tuple[int, bytes]]]], segment_bytes: int, index_bytes: int
+    peer: Peer,
+    asked: list[tuple[int, int, list[tuple[int, bytes]]]],
+    segment_bytes: int,
+    index_bytes: int,
+    message_magic: int,
 ) -> None:
     root = Path(tempfile.mkdtemp(prefix="together-"))
     apart, joined = (f"{kind}{next(_numbers)}" for kind in ("apart", "joined"))
-    config = {"segment_bytes": segment_bytes, "segment_index_bytes": index_bytes, "index_interval_bytes": 100}
+    config = {
+        "segment_bytes": segment_bytes,
+        "segment_index_bytes": index_bytes,
+        "index_interval_bytes": 100,
+        "message_magic": message_magic,
+    }
     try:
         for topic in (apart, joined):
             lead(root, topic, PARTITIONS, **config)

@@ -21,18 +21,22 @@ from support.messagesets import Message, pack_set, wrap
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 MESSAGES = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(0, 2**40)), min_size=1, max_size=12)
 Given = list[tuple[bytes | None, bytes | None, int]]
+Topic = tuple[int, int, int]
 KINDS = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), *((2, codec) for codec in range(5))]
-TOPICS = list(product([-1, 0, 1, 3, 4], [0, 1]))
+TOPICS = list(product([-1, 0, 1, 3, 4], [0, 1], [0, 2]))
+"""Codec to store, whether it is compacted, and the format of what old producers send: kept or today's."""
 REFUSALS = {2, 10, 18, 32, 56, 76, 87}
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[int, int], Log]]:
-    """One log for each codec to store and for compaction or not; each batch is opened before it is taken."""
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Topic, Log]]:
+    """One log for each of TOPICS; each batch is opened before it is taken."""
     root: Path = tmp_path_factory.mktemp("ingest")
     made = {
-        (codec, compact): Log(root, compression_codec=codec, cleanup_compact=compact, validate_records=2)
-        for codec, compact in TOPICS
+        (codec, compact, magic): Log(
+            root, compression_codec=codec, cleanup_compact=compact, validate_records=2, message_magic=magic
+        )
+        for codec, compact, magic in TOPICS
     }
     yield made
     for log in made.values():
@@ -63,11 +67,11 @@ def stored(log: Log, offset: int) -> list[Record]:
 
 @given(MESSAGES, st.sampled_from(KINDS), st.integers(0, 2), st.sampled_from(TOPICS))
 def test_what_is_right_is_taken_as_it_is(
-    logs: dict[tuple[int, int], Log],
+    logs: dict[Topic, Log],
     given_messages: Given,
     kind: tuple[int, int],
     numbers: int,
-    topic: tuple[int, int],
+    topic: Topic,
 ) -> None:
     log = logs[topic]
     end = log.offsets().log_end
@@ -97,10 +101,10 @@ def mended(data: bytearray, magic: int) -> bytes:
 
 @given(MESSAGES, st.sampled_from(KINDS), st.sampled_from(TOPICS), st.booleans(), st.data())
 def test_what_was_bent_is_taken_whole_or_not_at_all(
-    logs: dict[tuple[int, int], Log],
+    logs: dict[Topic, Log],
     given_messages: Given,
     kind: tuple[int, int],
-    topic: tuple[int, int],
+    topic: Topic,
     mend: bool,
     data: st.DataObject,
 ) -> None:
@@ -117,6 +121,7 @@ def test_what_was_bent_is_taken_whole_or_not_at_all(
         assert log.offsets().log_end == end
         return
     found = stored(log, end)
+    assert topic[2] < 2 or kind[0] == 2 or all(raw.magic == 2 for raw in split(LOGS.read(log.topic, 0, end, 1 << 24)))
     if base == end:
         assert [record.offset for record in found] == list(range(end, log.offsets().log_end))
         assert found
@@ -126,8 +131,8 @@ def test_what_was_bent_is_taken_whole_or_not_at_all(
 
 
 @given(st.binary(max_size=200), st.integers(0, 2))
-def test_noise_is_refused(logs: dict[tuple[int, int], Log], noise: bytes, magic: int) -> None:
-    log = logs[(-1, 0)]
+def test_noise_is_refused(logs: dict[Topic, Log], noise: bytes, magic: int) -> None:
+    log = logs[(-1, 0, 2)]
     end = log.offsets().log_end
     framed = bytearray(bytes(8) + len(noise).to_bytes(4, "big") + bytes(4) + bytes([magic]) + noise)
     for data in (noise, bytes(framed), mended(framed, magic)):

@@ -1,4 +1,4 @@
-"""`compression.type`, its levels and `penstock.validate.records`: broker and topic, from the words to what is stored."""
+"""`compression.type`, its levels, `message.format.version`, `penstock.validate.records`: from the words to what is stored."""
 
 from __future__ import annotations
 
@@ -36,6 +36,25 @@ DEFAULTS = {name: prop.default for name, prop in SCHEMA.properties.items()}
 def test_codec_and_level(broker: dict[str, object], topic: dict[str, str], expected: tuple[int, int]) -> None:
     told = log_config({**DEFAULTS, **broker}, topic)
     assert (told["compression_codec"], told["compression_level"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "magic"),
+    [
+        ("0.8.0", 0), ("0.8.2.2", 0), ("0.9.0", 0), ("0.10.0-IV0", 1), ("0.10.2", 1), ("0.10.2.1", 1), ("0.11.0", 2),
+        ("0.11.0-IV2", 2), ("1.0", 2), ("2.8-IV1", 2), ("3.0-IV1", 2), ("3.9", 2), ("3.9.1", 2), ("3.7-IV4", 2),
+    ],
+)  # fmt: skip
+def test_message_format_version(version: str, magic: int) -> None:
+    assert log_config({**DEFAULTS, "log.message.format.version": version}, {})["message_magic"] == magic
+    assert log_config(DEFAULTS, {"message.format.version": version})["message_magic"] == magic
+    assert log_config(DEFAULTS, {})["message_magic"] == 2
+
+
+@pytest.mark.parametrize("version", ["", "2", "0.8", "0.7.2", "3.9-IV1", "0.10.2-IV1", "4.0", "3.x", "0.10.0-IV", "3.0-IV01"])
+def test_versions_that_kafka_does_not_know(version: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid version"):
+        SCHEMA.properties["log.message.format.version"].parse(version)
 
 
 @pytest.mark.parametrize("number", range(3))

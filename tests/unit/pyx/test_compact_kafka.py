@@ -24,6 +24,7 @@ from support.messagesets import GZIP, Message, pack_set, wrap
 TOPIC = "compared"
 CONFIG = {
     "segment_bytes": 1 << 20, "segment_ms": 1 << 60, "cleanup_delete": 0, "cleanup_compact": 1, "index_interval_bytes": 200,
+    "message_magic": 1,
 }  # fmt: skip
 WAIT_S = 60.0
 HORIZON = 0x40

@@ -17,7 +17,7 @@ CODECS = [GZIP, SNAPPY, LZ4]
 
 @pytest.fixture
 def log(tmp_path: Path) -> CompactedLog:
-    return CompactedLog(tmp_path)
+    return CompactedLog(tmp_path, message_magic=0)
 
 
 def put(log: CompactedLog, magic: int, pairs: list[tuple[bytes, bytes | None]], codec: int = 0) -> None:
@@ -62,7 +62,7 @@ def test_a_wrapper_that_loses_its_last_message_ends_with_the_one_before(log: Com
 
 
 def test_timestamps_of_the_log_stay(tmp_path: Path) -> None:
-    log = CompactedLog(tmp_path, log_append_time=1)
+    log = CompactedLog(tmp_path, log_append_time=1, message_magic=0)
     put(log, 1, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], GZIP)
     log.roll()
     before = {m.offset: m for m in stored(log, 1)}
@@ -83,7 +83,7 @@ def test_formats_supersede_one_another(log: CompactedLog) -> None:
 
 def test_tombstones_go_by_the_age_of_their_file(tmp_path: Path) -> None:
     """Older than the last clean file by delete.retention.ms: only then is what they stand for surely gone."""
-    log = CompactedLog(tmp_path, segment_bytes=100)
+    log = CompactedLog(tmp_path, segment_bytes=100, message_magic=0)
     for key, ago_ms in ((b"a", RETENTION_MS), (b"b", RETENTION_MS - 1), (b"c", 0)):
         put(log, 0, [(key, None), (key + b"x", b"1")])
         log.roll()

@@ -71,7 +71,7 @@ def test_a_batch_that_is_cut_off_is_left_out() -> None:
 def test_what_cannot_be_converted() -> None:
     corrupt = bytearray(batch(3))
     corrupt[61] = 0x7F
-    too_much = batch(1, size=65 << 20, codec=1)
+    too_much = batch(1, size=67 << 20, codec=1)
     for data, code in ((corrupt, 2), (batch(1, codec=4), 76), (too_much, 10)):
         with pytest.raises(BatchError) as caught:
             convert.down(data, 0)

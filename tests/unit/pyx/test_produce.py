@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         lead(folder, name, partitions=3, **({"max_message_bytes": 1000} if name == "small" else {}))
     lead(folder, "stamped", log_append_time=1)
     lead(folder, "compacted", cleanup_compact=1)
-    for name in ("sets-0-0", "sets-0-1", "sets-1-0", "sets-1-1", "sets-2-0", "sets-2-1", "batches-0", "batches-2"):
-        lead(folder, name)
+    for version, magic in product(range(3), range(2)):
+        lead(folder, f"sets-{version}-{magic}")
+        lead(folder, f"kept-{version}-{magic}", message_magic=magic)
+    lead(folder, "batches-0")
+    lead(folder, "batches-2")
     lead(folder, "__consumer_offsets")
     lead(folder, "__transaction_state")
     with Broker() as made:
@@ -171,14 +175,15 @@ def message_set(magic: int, *values: bytes) -> bytes:
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("magic", range(2))
-def test_the_oldest_versions_bring_message_sets(peer: Peer, version: int, magic: int) -> None:
-    name = f"sets-{version}-{magic}"
+@pytest.mark.parametrize("stored_as", ["sets", "kept"])
+def test_the_oldest_versions_bring_message_sets(peer: Peer, version: int, magic: int, stored_as: str) -> None:
+    name = f"{stored_as}-{version}-{magic}"
     for first in (0, 2):
         request = produce(name, message_set(magic, b"a", b"b"), version)
         one = produced(peer.ask(request, version, ProduceResponse))
         assert (one.error_code, one.base_offset) == (0, first)
     assert stored(name) == [b"a", b"b"] * 2
-    assert {raw.magic for raw in split(LOGS.read(name, 0, 0, 1 << 20))} == {magic}
+    assert {raw.magic for raw in split(LOGS.read(name, 0, 0, 1 << 20))} == {magic if stored_as == "kept" else 2}
 
 
 @pytest.mark.parametrize("version", [3, 7, 13])

@@ -395,7 +395,7 @@ def test_old_message_sets_are_recovered_and_read(tmp_path: Path) -> None:
 
 def test_epochs_of_old_messages_are_not_said_to_be_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Which carry none: those of the batches beside them are held against the file alone."""
-    log = Log(tmp_path)
+    log = Log(tmp_path, message_magic=1)
     for epoch in range(4):
         for old in (epoch % 2 == 0, epoch == 3):
             data = pack_set(1, [Message(0, None, b"old", NOW_MS)]) if old else batch(1)

@@ -1,4 +1,6 @@
-"""What clients send and what the log keeps of it: message sets, opened batches, codecs; and what is refused."""
+"""What clients send and what the log keeps of it: opened batches, codecs, message sets where a topic keeps them (what becomes
+of them everywhere else: test_upconvert.py); and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_a_wrapper_of_two_gzip_members_is_stored_as_one(make_log: Callable[..., 
     both = pack_set(1, [Message(i, b"k", b"v%d" % i, NOW_MS) for i in range(2)])
     half = len(both) // 2
     value = gzip.compress(both[:half]) + gzip.compress(both[half:])
-    log = make_log()
+    log = make_log(message_magic=1)
     assert log.append(pack(1, Message(1, None, value, NOW_MS, GZIP))) == 0
     (wrapper,) = unpack(stored(log), 1)
     inflate = zlib.decompressobj(31)
@@ -87,7 +89,7 @@ def test_a_wrapper_of_two_gzip_members_is_stored_as_one(make_log: Callable[..., 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [0, *CODECS])
 def test_sets_keep_their_magic_and_get_offsets(make_log: Callable[..., Log], magic: int, codec: int) -> None:
-    log = make_log()
+    log = make_log(message_magic=0)
     assert [log.append(sent(magic, codec, count)) for count in (3, 1, 5)] == [0, 3, 4]
     data = stored(log)
     assert unwrap(data, magic) == expected(magic, 3, 0) + expected(magic, 1, 3) + expected(magic, 5, 4)
@@ -105,7 +107,7 @@ def test_sets_keep_their_magic_and_get_offsets(make_log: Callable[..., Log], mag
 def test_sets_survive_a_kill_and_are_read_from_any_offset(
     make_log: Callable[..., Log], tmp_path: Path, magic: int, codec: int
 ) -> None:
-    log = make_log(index_interval_bytes=100)
+    log = make_log(index_interval_bytes=100, message_magic=0)
     for count in (3, 4, 5, 6):
         log.append(sent(magic, codec, count))
     log.append(batch(2))
@@ -121,7 +123,7 @@ def test_sets_survive_a_kill_and_are_read_from_any_offset(
 
 @pytest.mark.parametrize("codec", [0, *CODECS])
 def test_times_are_found_inside_of_wrappers(make_log: Callable[..., Log], codec: int) -> None:
-    log = make_log()
+    log = make_log(message_magic=0)
     times = [5, 3, 9, 4, 12, 1]
     messages = [Message(i, b"k", b"v", NOW_MS + time) for i, time in enumerate(times)]
     data = pack_set(1, messages) if codec == 0 else wrap(1, messages, codec, 5, timestamp_ms=NOW_MS + 12)
@@ -136,7 +138,7 @@ def test_times_are_found_inside_of_wrappers(make_log: Callable[..., Log], codec:
 def test_wrappers_with_other_inner_offsets_are_renumbered(
     make_log: Callable[..., Log], magic: int, numbers: Sequence[int]
 ) -> None:
-    log = make_log()
+    log = make_log(message_magic=0)
     log.append(batch(4))
     inner = [one._replace(offset=number) for one, number in zip(plain(magic, 3), numbers, strict=True)]
     log.append(wrap(magic, inner, GZIP, 0, timestamp_ms=NOW_MS))
@@ -144,7 +146,7 @@ def test_wrappers_with_other_inner_offsets_are_renumbered(
 
 
 def test_a_wrappers_timestamp_becomes_its_newest(make_log: Callable[..., Log]) -> None:
-    log = make_log()
+    log = make_log(message_magic=0)
     log.append(wrap(1, plain(1, 4), GZIP, 3, timestamp_ms=-1))
     (raw,) = split(stored(log))
     raw.check()
@@ -153,7 +155,7 @@ def test_a_wrappers_timestamp_becomes_its_newest(make_log: Callable[..., Log]) -
 
 @pytest.mark.parametrize("codec", [0, *CODECS])
 def test_log_append_time(make_log: Callable[..., Log], codec: int) -> None:
-    log = make_log(log_append_time=1)
+    log = make_log(log_append_time=1, message_magic=1)
     done = LOGS.append_client(log.topic, 0, sent(1, codec, 3))
     assert done.log_append_time_ms > NOW_MS
     for message in unpack(stored(log), 1):
@@ -174,7 +176,7 @@ def nested(magic: int) -> bytes:
 
 @pytest.mark.parametrize("codec", [0, GZIP, LZ4])
 def test_appenders_side_by_side_get_offsets_of_their_own(make_log: Callable[..., Log], codec: int) -> None:
-    log = make_log()
+    log = make_log(message_magic=0)
     with ThreadPoolExecutor(4) as threads:
         bases = list(threads.map(log.append, [sent(0, codec, 3)] * 100))
     assert sorted(bases) == list(range(0, 300, 3))
@@ -222,8 +224,9 @@ REFUSED: dict[str, tuple[Callable[[], bytes], int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_sets_are_refused_whole(make_log: Callable[..., Log], name: str) -> None:
-    log = make_log(max_message_bytes=100_000)
+@pytest.mark.parametrize("format_kept", [0, 1, 2])
+def test_wrong_sets_are_refused_whole(make_log: Callable[..., Log], name: str, format_kept: int) -> None:
+    log = make_log(max_message_bytes=100_000, message_magic=format_kept)
     make, code = REFUSED[name]
     assert refused(log, make()) == code
 
@@ -324,7 +327,7 @@ def test_compression_type(make_log: Callable[..., Log], codec: int, wanted: int)
 @pytest.mark.parametrize("wanted", range(5))
 @pytest.mark.parametrize("codec", range(4))
 def test_compression_type_of_message_sets(make_log: Callable[..., Log], magic: int, codec: int, wanted: int) -> None:
-    log = make_log(compression_codec=wanted)
+    log = make_log(compression_codec=wanted, message_magic=0)
     assert [log.append(sent(magic, codec, count)) for count in (3, 4)] == [0, 3]
     data = stored(log)
     assert unwrap(data, magic) == expected(magic, 3, 0) + expected(magic, 4, 3)

@@ -18,7 +18,7 @@ DUMP = ["org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-d
 @pytest.mark.kafka
 def test_the_dump_tool_reads_message_sets(tmp_path: Path) -> None:
     expected = []
-    logs = [Log(tmp_path), Log(tmp_path)]
+    logs = [Log(tmp_path, message_magic=magic) for magic in (0, 1)]
     for magic, log in enumerate(logs):
         for codec in range(4):
             messages = [Message(i, b"k%d" % i, b"v%d" % codec, 5 + i if magic else -1) for i in range(3)]
