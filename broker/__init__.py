@@ -10,6 +10,7 @@ refusal         an answer that carries one error code wherever its API has a pla
 patience        how long a request waits for work that may wait for a disk
 turns           a handler with much to do lets the loop do other work now and then
 tasks           tasks that run for as long as the broker does
+mounts          mounts, as the kernel lists them
 listeners       listeners: names, addresses and limits
 descriptors     how many file descriptors the broker has, and what they are enough for
 metadata        what a start does about the metadata store: opens it, or refuses it with the ways on

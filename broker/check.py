@@ -18,6 +18,7 @@ from penstock.broker.listeners import Listener, refused
 from penstock.broker.logs.folder import HAS_STORE, META, STORE, FolderError, read_meta
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import ids_of
+from penstock.broker.logs.overlap import overlap
 from penstock.broker.store import sound
 from penstock.broker.store.base import StoreError, paths
 from penstock.broker.store.values import Fields
@@ -30,6 +31,8 @@ def faults(
     found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
     if forget is not None:
         found += _forgettable(node_id, folders[0] / STORE, forget)
+    if wrong := overlap(folders):
+        found.append(wrong)
     clusters: dict[str, Path] = {}
     for number, folder in enumerate(folders):
         found += _access(folder)

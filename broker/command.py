@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -182,7 +183,10 @@ def _say_open_folders(folders: list[Path]) -> None:
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(folder.stat().st_mode)
             if mode & PRIVATE_UMASK:
-                _log.warning("other users of this machine can read `%s` (mode %04o): `chmod 700 %s`", folder, mode, folder)
+                _log.warning(
+                    "other users of this machine can read `%s` (mode %04o): `chmod 700 %s`",
+                    folder, mode, shlex.quote(str(folder)),
+                )  # fmt: skip
 
 
 async def _tell_ready(server: Server, bound: Endpoint) -> None:

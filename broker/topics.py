@@ -15,6 +15,7 @@ The nodes of a topic are in `topicnodes.py`; marks are `{"version":1,"topics":["
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -513,7 +514,8 @@ class Topics:
                 "%d partitions lay in %s, and no log folder holds them now: they are offline and answer KAFKA_STORAGE_ERROR "
                 "(%s). Bring their folders back and start again, or delete their topics; or start once with "
                 "`--forget-log-dir %s`: they begin again, empty",
-                len(keys), path or "a folder that isn't known", some(keys), path or self._dirs.first.path,
+                len(keys), path or "a folder that isn't known", some(keys),
+                shlex.quote(str(path or self._dirs.first.path)),
             )  # fmt: skip
 
     def _tell_strangers(self, folders: Sequence[Path], topics: Sequence[Topic]) -> None:

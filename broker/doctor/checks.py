@@ -7,6 +7,7 @@ process can't find out (in a container or a sandbox): neither right nor wrong.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -77,7 +78,7 @@ def folders(facts: Facts) -> Iterator[Finding]:
         if disk.mode is not None:
             yield _disk(
                 disk, "readers", "warning" if disk.mode & PRIVATE_UMASK else "good", f"mode {disk.mode:04o}", "mode 0700",
-                "other users of the machine can read all records", f"chmod 700 {disk.folder}",
+                "other users of the machine can read all records", f"chmod 700 {shlex.quote(disk.folder)}",
             )  # fmt: skip
         yield from _room(disk)
 

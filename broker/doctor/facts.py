@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker import kernelfeatures
+from penstock.broker.mounts import mount_of, mountinfo
 
 MARKER = ".penstock-disk"
 """Lies at the top of each disk that the role `disks` has prepared: a folder without it lies on another disk."""
@@ -82,18 +83,18 @@ def disk(folder: Path) -> Disk:
     """A log folder's facts."""
     if not folder.is_dir():
         return Disk(str(folder), exists=False)
-    mount = _mount_of(folder.resolve(), _text("/proc/self/mountinfo") or "")
+    mount = mount_of(folder.resolve(), mountinfo())
     number = folder.stat().st_dev
     block = _block(number)
     room = os.statvfs(folder)
-    point = mount[0] if mount else None
+    point = mount.point if mount else None
     return Disk(
         folder=str(folder),
         exists=True,
         mount_point=point,
-        device=mount[2] if mount else None,
-        file_system=mount[1] if mount else None,
-        options=mount[3] if mount else (),
+        device=mount.device if mount else None,
+        file_system=mount.kind if mount else None,
+        options=mount.options if mount else (),
         on_root=number == Path("/").stat().st_dev,
         marked=_is_file(Path(point) / MARKER) if point else None,
         mode=stat.S_IMODE(folder.stat().st_mode),
@@ -104,21 +105,6 @@ def disk(folder: Path) -> Disk:
         read_ahead_kb=_number(block / "read_ahead_kb") if block else None,
         fsync_p99_ms=_fsync_p99_ms(folder),
     )
-
-
-def _mount_of(path: Path, mountinfo: str) -> tuple[str, str, str, tuple[str, ...]] | None:
-    """Mount point, file system, device and options of the mount that a path lies in: the longest that leads to it."""
-    best: tuple[str, str, str, tuple[str, ...]] | None = None
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, of_system = left.split(), right.split()
-        if len(fields) < 6 or len(of_system) < 2:
-            continue
-        point = fields[4].replace("\\040", " ")
-        # Of two mounts at one place the later one hides the earlier.
-        if path.is_relative_to(point) and (best is None or len(point) >= len(best[0])):
-            best = point, of_system[0], of_system[1], tuple(fields[5].split(","))
-    return best
 
 
 def _block(number: int) -> Path | None:

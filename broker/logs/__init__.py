@@ -2,6 +2,7 @@
 
 lock           who has a log folder, and what its last run left
 folder         one log folder: its id, whether its last stop was clean
+overlap        log folders that are one folder, or lie in each other: refused
 logdirs        all log folders: which of them work, and which one holds which partition
 topiclogs      the logs behind the topics: opened, made, deleted, moved
 folderthreads  threads for work that waits for a disk: each log folder has its own

@@ -29,13 +29,15 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from errno import EEXIST
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.logs.ballast import Ballast
-from penstock.broker.logs.folder import META, DataFolder, FolderError, FolderUnusableError
+from penstock.broker.logs.folder import META, STORE, DataFolder, FolderError, FolderUnusableError
+from penstock.broker.logs.overlap import overlap
 from penstock.broker.uuids import uuid_bytes
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
@@ -135,6 +137,8 @@ class LogDirs:
         """Lock the folders and list what they hold. Nothing is made in one that has no meta.properties, but for the first.
         `flushes`: transactions are flushed from now on. Slow. Raises FolderError: the first can't be used, or one is
         another's."""
+        if wrong := overlap(paths):
+            raise FolderError(wrong)
         opened: list[LogDir] = []
         cluster_id: str | None = None
         try:
@@ -290,13 +294,12 @@ class LogDirs:
                 continue
             log_dir.partitions.discard(key)
             if log_dir in copies and _copied_from(log_dir, key) == kept.id:
-                log_dir.holds(key).rename(beside(log_dir, key, DELETED))
+                give_way(log_dir, key, DELETED)
                 _log.info(
                     "topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path
                 )
             elif log_dir in copies:
-                stray = beside(log_dir, key, STRAY)
-                log_dir.holds(key).rename(stray)
+                stray = give_way(log_dir, key, STRAY)
                 _log.warning(
                     "topic=%s partition=%d lay in two log folders: %s serves it, the other copy is now %s; remove that when "
                     "nothing in it is missed", *key, kept.path, stray,
@@ -327,15 +330,20 @@ class LogDirs:
         return {key for key, log_dir in self._where.items() if not log_dir.offline}
 
     def place(self, key: Key) -> LogDir:
-        """The folder that is to hold a new partition. Raises KafkaError KAFKA_STORAGE_ERROR if no folder works."""
+        """The folder that is to hold a new partition. Raises KafkaError: KAFKA_STORAGE_ERROR if no folder works,
+        INVALID_TOPIC_EXCEPTION if something else has its name in each."""
         there = self._where.get(key)
-        if there is not None and not there.offline:
+        if there is not None and not there.offline and not foreign(there.holds(key)):
             return there  # What lies there is unknown to the store, and will be set aside.
         if not self.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no log folder works")
-        chosen = min(self.online, key=lambda log_dir: len(log_dir.partitions))
-        self.put(key, chosen)
-        return chosen
+        reasons = []
+        for chosen in sorted(self.online, key=lambda log_dir: len(log_dir.partitions)):
+            if not (why := foreign(chosen.holds(key))):
+                self.put(key, chosen)
+                return chosen
+            reasons.append(why)
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reasons[0])
 
     def path_of(self, directory: str) -> Path | None:
         """The path of the folder with that id."""
@@ -390,6 +398,37 @@ def beside(log_dir: LogDir, key: Key, ending: str) -> Path:
     return log_dir.path / (name[: 255 - len(suffix)] + suffix)
 
 
+def give_way(log_dir: LogDir, key: Key, ending: str) -> Path:
+    """Rename what has a partition's name; its new path. Raises OSError, also where it is no partition's folder."""
+    found = log_dir.holds(key)
+    if why := foreign(found):
+        raise OSError(EEXIST, why)
+    gone = beside(log_dir, key, ending)
+    found.rename(gone)
+    return gone
+
+
+def foreign(path: Path) -> str:
+    """Why what is at a partition's path is none of its files and must stay: one sentence. Empty: it is, or nothing is there.
+
+    A log folder, this broker's or another's, is never set aside or removed, nor is a folder that has one in it.
+    """
+    try:
+        with os.scandir(path) as entries:
+            found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    except NotADirectoryError:
+        return f"`{path}` is there and is no folder: no partition can have that name here"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"`{path}` can't be read: {error.strerror}"
+    if META in found or STORE in found:
+        return f"`{path}` is a log folder of a broker: no partition can have that name here"
+    if any(found.values()):
+        return f"`{path}` holds folders, as no partition does: none can have that name here"
+    return ""
+
+
 def topic_id_in(folder: Path) -> bytes | None:
     """The id in a partition's `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or has none."""
     try:
@@ -402,8 +441,7 @@ def topic_id_in(folder: Path) -> bytes | None:
 
 def set_aside(log_dir: LogDir, key: Key) -> None:
     """Rename a partition's folder that belongs to no topic any more, as Apache Kafka does with such. Raises OSError."""
-    stray = beside(log_dir, key, STRAY)
-    log_dir.holds(key).rename(stray)
+    stray = give_way(log_dir, key, STRAY)
     _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
 
 
@@ -418,6 +456,11 @@ def some(keys: Sequence[Key], most: int = 20) -> str:
     """Partitions for the log, cut where the list gets long."""
     named = ", ".join(f"{name}-{index}" for name, index in keys[:most])
     return named + (f" and {len(keys) - most} more" if len(keys) > most else "")
+
+
+def _is_partition(entry: Path) -> bool:
+    """Whether a folder with a partition's name is one, and not a broker's log folder."""
+    return entry.is_dir() and not (entry / META).exists() and not (entry / STORE).exists()
 
 
 def _let_go(log_dir: LogDir) -> None:
@@ -512,9 +555,9 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, fl
     try:
         ballast.release_left()
         for entry in path.iterdir():
-            if _FUTURE.match(entry.name) and entry.is_dir():
+            if _FUTURE.match(entry.name) and entry.is_dir() and not foreign(entry):
                 shutil.rmtree(entry)  # A move that was cut short.
-        held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and entry.is_dir()}
+        held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and _is_partition(entry)}
     except OSError as error:
         folder.close(clean=False)
         _log.error("log_dir=%s is offline: %s", path, error)

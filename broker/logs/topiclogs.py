@@ -18,7 +18,7 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, last_epochs
 from penstock.broker.logs.folderthreads import FolderThreads
-from penstock.broker.logs.logdirs import DELETED, Key, LogDir, LogDirs, Placed, beside, set_aside, topic_id_in
+from penstock.broker.logs.logdirs import DELETED, Key, LogDir, LogDirs, Placed, give_way, set_aside, topic_id_in
 from penstock.broker.logs.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.logs.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
@@ -481,8 +481,6 @@ class TopicLogs:
         # It wasn't open, and may be a later topic's of this name, when an older store was restored.
         if (topic_id_in(log_dir.holds(key)) or topic_id) == topic_id:
             # What a removal that fails halfway leaves must not lie under a name that the next topic may have.
-            gone = beside(log_dir, key, DELETED)
-            log_dir.holds(key).rename(gone)
-            shutil.rmtree(gone)
+            shutil.rmtree(give_way(log_dir, key, DELETED))
         else:
             _log.warning("the folder %s belongs to another topic of this name; it is left alone", log_dir.holds(key))

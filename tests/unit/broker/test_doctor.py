@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.doctor import checks, facts
+from penstock.broker.doctor import checks
 from penstock.broker.doctor.facts import Disk, Facts
+from penstock.broker.mounts import mount_of
 
 DISK = Disk(
     folder="/srv/penstock/a/log",
@@ -53,6 +54,12 @@ def levels(found: Facts) -> dict[str, str]:
 
 def test_a_machine_as_the_roles_make_it_has_nothing_to_say() -> None:
     assert levels(GOOD) == {}
+
+
+def test_a_command_that_is_to_be_pasted_quotes_its_folder() -> None:
+    blank = dataclasses.replace(DISK, folder="/srv/a b", mode=0o755)
+    found = checks.check_all(dataclasses.replace(GOOD, disks=(blank,)))
+    assert [one for one in found if "chmod 700 '/srv/a b'" in str(one)]
 
 
 @pytest.mark.parametrize(
@@ -153,5 +160,7 @@ def test_mounts_are_read_as_the_kernel_writes_them() -> None:
         "40 20 8:17 / /srv/a\\040b rw,noatime shared:2 - xfs /dev/sdb1 rw\n"
         "nonsense\n"
     )
-    assert facts._mount_of(Path("/srv/a b/log"), text) == ("/srv/a b", "xfs", "/dev/sdb1", ("rw", "noatime"))
-    assert facts._mount_of(Path("/srv/x"), text) == ("/", "ext4", "/dev/sda1", ("rw", "relatime"))
+    within = mount_of(Path("/srv/a b/log"), text)
+    assert within is not None and within[0::3] == ("/srv/a b", "xfs") and within[4:] == ("/dev/sdb1", ("rw", "noatime"))
+    beside = mount_of(Path("/srv/x"), text)
+    assert beside is not None and beside[0::3] == ("/", "ext4") and beside[4:] == ("/dev/sda1", ("rw", "relatime"))

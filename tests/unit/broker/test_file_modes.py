@@ -45,10 +45,10 @@ def test_all_that_a_broker_makes_is_its_users_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_can_read_stays_so_and_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
+    folder = tmp_path / "my data"
     folder.mkdir()
     folder.chmod(0o755)
     broker = BrokerProcess(folder, {"penstock.ballast.bytes": 1 << 20}).start()
     broker.stop()
-    assert f"other users of this machine can read `{folder}` (mode 0755): `chmod 700 {folder}`" in broker.log_text()
+    assert f"other users of this machine can read `{folder}` (mode 0755): `chmod 700 '{folder}'`" in broker.log_text()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
