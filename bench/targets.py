@@ -391,7 +391,7 @@ PIPELINE_TARGETS = [
         "50 kill -9 at random moments: rows lost / twice",
         "0 / 0",
         (),
-        why="not there: no case kills; `make soak` and `make failpoints` do, and judge every row",
+        why="not there: no case kills; `make soak` and `make failpoints` do, and check every row",
     ),
     Target(
         "growth from 8 to 16 partitions under load: lost, twice, out of order by key",

@@ -84,7 +84,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "The principal may not use the transactional id"
     SECURITY_DISABLED = 54, "The broker has no security features switched on"
     OPERATION_NOT_ATTEMPTED = 55, "The operation wasn't attempted, because another of the same request failed"
-    KAFKA_STORAGE_ERROR = 56, "The broker's disk failed", True
+    KAFKA_STORAGE_ERROR = 56, "The broker's disk is full or has failed", True
     LOG_DIR_NOT_FOUND = 57, "The log folder isn't among those of the broker"
     SASL_AUTHENTICATION_FAILED = 58, "The SASL exchange failed: the credentials aren't accepted"
     UNKNOWN_PRODUCER_ID = 59, "The broker has no state of that producer id any more"

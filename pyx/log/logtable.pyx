@@ -168,7 +168,7 @@ cdef dict _SENTENCES = {
     NOTE_CORRUPT_READ: (
         logging.ERROR,
         "{stem}.log holds no batch at byte {position}, where one was written: a fetch from there is answered "
-        "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {folder}`, which says what "
+        "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {quoted}`, which says what "
         "is lost",
     ),
     NOTE_CUT: (
@@ -516,7 +516,8 @@ cdef class LogTable(LogSetOwner):
         for i in range(notes.size()):
             level, sentence = _SENTENCES[notes[i].kind]
             stem = f"{folder}/{notes[i].offset:020d}"
-            _log.log(level, "%s", sentence.format(folder=folder, stem=stem, position=notes[i].position))
+            sentence = sentence.format(folder=folder, quoted=shlex.quote(folder), stem=stem, position=notes[i].position)
+            _log.log(level, "%s", sentence)
             with self.lock:
                 self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT
                 self.damaged_segments += notes[i].kind == NOTE_CORRUPT_READ
