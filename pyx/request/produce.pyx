@@ -349,7 +349,8 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
             for j in range(n):
                 together[j].done.error = NOT_LEADER_OR_FOLLOWER
         _let_go(partition)
-    _note_outcomes(g)
+    if dropped == NULL or not atomic_load32(dropped):     # of a connection that is gone nothing is remembered
+        _note_outcomes(g)
 
 
 cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
