@@ -209,6 +209,7 @@ def test_a_connection_that_ends_gives_its_session_back(served: Broker) -> None:
     with served.connect() as first:
         session = opened(first, ends())
         send_and_wait(served, first, session)
+        first.reset()
     with served.connect() as second:
         # The request that waited has used its epoch; the client may go on behind it once the broker saw the end.
         code: int = ErrorCode.INVALID_FETCH_SESSION_EPOCH
