@@ -33,6 +33,8 @@ KRAFT_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint")
 OFFSET_MAX = (1 << 63) - 1
 SEGMENT = re.compile(r"[0-9]{20}\.log")
 SUMMED = ("index", "timeindex", "txnindex")
+FORMATS = ("not known", "2", "some of 0 or 1")
+"""What the last byte of a `.checks` of version 2 says of a segment's batches (segment.pxd); version 1 has no such byte."""
 SNAPSHOT_FIELDS = (
     "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
     "coordinator_epoch", "txn_first_offset",
@@ -198,16 +200,18 @@ def _entries(path: Path, entry: struct.Struct, names: tuple[str, ...]) -> Iterat
 
 def _checks(path: Path) -> Row:
     data = path.read_bytes()
-    if len(data) != CHECKS.size + len(SUMMED) * SUM.size:
+    before_formats = CHECKS.size + len(SUMMED) * SUM.size
+    if not data or len(data) != before_formats + (data[:2] == b"\0\2"):
         return {"position": 0, "damage": f"{len(data)} bytes are no checks of a segment"}
     version, crc, base_offset, size, max_timestamp_ms, its_offset, next_offset = CHECKS.unpack_from(data)
     if crc != crc32c(data[CHECKS_CRC_FROM:]):
         return {"position": 0, "damage": "the checksum is wrong"}
     row = {"version": version, "base_offset": base_offset, "log_bytes": size, "max_timestamp_ms": max_timestamp_ms}
     row |= {"max_timestamp_offset": its_offset, "next_offset": next_offset}
-    for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size :]), strict=True):
+    for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size : before_formats]), strict=True):
         row |= {f"{name}_bytes": n, f"{name}_crc32c": f"{checksum:08x}"}
-    return row
+    formats = data[-1] if len(data) > before_formats else 0
+    return row | {"formats": FORMATS[formats] if formats < len(FORMATS) else formats}
 
 
 def _producers(path: Path, entry: struct.Struct) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.tools.logfiles import read_file
 from penstock.errors import ErrorCode
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import Record, marker, records, split
@@ -203,6 +204,13 @@ def noted(folder: Path, topic: str) -> list[int]:
     return [path.read_bytes()[-1] if path.read_bytes()[:2] == b"\0\2" else UNKNOWN for path in checks(folder, topic)]
 
 
+def told(folder: Path, topic: str) -> list[object]:
+    """The same as `penstock log dump` tells it."""
+    rows = [row for path in checks(folder, topic) for row in read_file(path)]
+    assert not any("damage" in row for row in rows)
+    return [row["formats"] for row in rows]
+
+
 def before(path: Path) -> None:
     """The `.checks` as a Penstock has written it that didn't know of formats."""
     rest = path.read_bytes()[6:-1]
@@ -223,9 +231,11 @@ def test_a_folder_is_read_right_from_the_first_fetch_on(
     put_new(topic, b"n" * 900)
     LOGS.stop(topic, 0)
     assert noted(folder, topic) == [NEW, OLD, NEW]
+    assert told(folder, topic) == ["2", "some of 0 or 1", "2"]
     for path in checks(folder, topic):
         if source == "an older Penstock":
             before(path)
+            assert "not known" in told(folder, topic)
         elif source in ("Kafka", "a kill"):
             path.unlink()
     for _ in range(2):
