@@ -100,8 +100,8 @@ check-imports:
 check-ansible:
 	cd deploy/ansible && ansible-lint --offline --strict --profile production
 
-# Tests wait more than they compute: two for each processor at a time, as many as memory bears (each may have a JVM or two).
-TESTS_AT_A_TIME ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n > 8 ? 8 : n)))
+# Tests wait about as much as they compute: one more at a time than there are processors (each may have a JVM or two).
+TESTS_AT_A_TIME ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n > 8 ? 8 : n)))
 PYTEST = $(BIN)/pytest -q -n $(TESTS_AT_A_TIME) --dist loadgroup --no-loadscope-reorder
 # Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
 test: build
