@@ -61,7 +61,8 @@ cdef object read_config(LogConfig* out, dict config):
             raise ValueError(f"{name}={merged[name]} is negative")
     if merged["segment_index_bytes"] < INDEX_BYTES_MIN:
         raise ValueError(
-            f"segment_index_bytes={merged['segment_index_bytes']} is less than {INDEX_BYTES_MIN}: an index must hold an entry"
+            f"segment_index_bytes={merged['segment_index_bytes']} is less than {INDEX_BYTES_MIN}: "
+            "an index must hold an entry"
         )
     for name, least, most in (("validate_records", 0, 2), ("compression_codec", -1, 4), ("message_magic", 0, 2)):
         if not least <= merged[name] <= most:
