@@ -357,13 +357,21 @@ def frames(data: bytes) -> None:
     plane, port = a_plane()
     with socket.create_connection(("127.0.0.1", port), 10) as peer:
         peer.sendall(struct.pack(">i", len(data)) + data)
-        peer.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # it may have been refused and reset by now
+            peer.shutdown(socket.SHUT_WR)
         while select.select([peer.fileno(), plane.request_fd], [], [], 10)[0]:
             for request in plane.take_requests():
                 plane.close_connection(request.token)
-            if select.select([peer], [], [], 0)[0] and not peer.recv(1 << 16):
+            if select.select([peer], [], [], 0)[0] and _has_ended(peer):
                 return
     raise AssertionError("neither an answer nor an end in 10 seconds")
+
+
+def _has_ended(peer: socket.socket) -> bool:
+    try:
+        return not peer.recv(1 << 16)
+    except ConnectionResetError:
+        return True
 
 
 def wire_seeds() -> list[bytes]:
