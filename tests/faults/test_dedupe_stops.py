@@ -18,6 +18,7 @@ from penstock.pyx.record.rawbatch import split
 from support.dedupe_rot import corrupt
 from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
+from support.logs import put_back
 from support.patience import until
 from support.stages import StageProcess
 
@@ -368,15 +369,14 @@ def test_an_input_that_was_cut_back_and_has_grown_again(
     with World(tmp_path / "w", broker) as w:
         w.fill()
         assert broker.stop() == 0
-        shutil.copytree(broker.data / f"{w.topic}-0", tmp_path / "before")
+        shutil.copytree(broker.data / f"{w.topic}-0", tmp_path / f"{w.topic}-0")
         broker.start()
         w.fill()
         w.stage.start()
         w.await_done()
         assert w.stage.stop() == 0
         assert broker.stop() == 0
-        shutil.rmtree(broker.data / f"{w.topic}-0")
-        shutil.copytree(tmp_path / "before", broker.data / f"{w.topic}-0")
+        put_back(tmp_path / f"{w.topic}-0", broker.data)
         broker.start()
         w.fill(batches=10)
         assert w.end(w.topic) > w.position()[0]

@@ -17,6 +17,7 @@ from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
+from support.logs import put_back
 from support.mirror_world import LIMIT_S, World, alone, brokers
 
 
@@ -290,9 +291,7 @@ def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
         w.fill(5)
         copy_and_stop(w)
         assert clusters["EWR"].stop() == 0
-        folder = f"{w.topic}-0"
-        shutil.rmtree(tmp_path / "EWR" / folder)
-        shutil.copytree(tmp_path / "before" / folder, tmp_path / "EWR" / folder)
+        put_back(tmp_path / "before" / f"{w.topic}-0", tmp_path / "EWR")
         clusters["EWR"].start()
         w.mirror.start()
         stops(w, 0, "was cut back")

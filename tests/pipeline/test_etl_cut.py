@@ -26,6 +26,7 @@ from penstock.pipeline.etl.table import NightCommit, Range, Status
 from penstock.pipeline.transaction import TransactionalSender
 from support.etl_world import World, day_ms
 from support.harness import BrokerProcess
+from support.logs import put_back
 
 NIGHT = "2013-01-01"
 LOOK_LIMIT_S = 30.0  # a look that takes so long waits for something
@@ -290,8 +291,7 @@ def test_a_table_is_not_continued_from_a_topic_that_was_cut_back_and_grew(
         """Start the broker again, with a partition's folder as it was if one is given."""
         assert broker.stop() == 0
         if log is not None:
-            shutil.rmtree(broker.data / f"{topic}-0")
-            shutil.copytree(log, broker.data / f"{topic}-0")
+            put_back(log, broker.data)
         broker.start()
 
     def committed(planned: Ranges, noted: bool = True) -> Status:
@@ -301,7 +301,7 @@ def test_a_table_is_not_continued_from_a_topic_that_was_cut_back_and_grew(
 
     send(world, topic, day_ms(NIGHT), 5)
     assert broker.stop() == 0
-    shutil.copytree(broker.data / f"{topic}-0", tmp_path / "before")
+    shutil.copytree(broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
     broker.start()
     send(world, topic, day_ms(NIGHT), 5)
     first = ask(Status([], 0))
@@ -311,7 +311,7 @@ def test_a_table_is_not_continued_from_a_topic_that_was_cut_back_and_grew(
     send(world, topic, day_ms("2013-01-02"), 2)
     second = ask(status, first)
     assert second.offsets[topic, 0] == (10, 12)
-    restart(tmp_path / "before")
+    restart(tmp_path / f"{topic}-0")
     send(world, topic, day_ms("2013-01-02"), 20)
     with pytest.raises(Refused, match=rf"{topic}-0: everything below 10 was read, .* ends at 5 .* was cut back"):
         ask(status)

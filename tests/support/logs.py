@@ -175,6 +175,20 @@ class Killed:
         return opened
 
 
+def put_back(kept: Path, data: Path) -> None:
+    """An older copy of a partition's folder in its place, in the data folder of a broker that was stopped.
+
+    As if all of the data folder were that old, the checkpoints know nothing of what the log had since: a log that ends earlier
+    than they say isn't opened.
+    """
+    shutil.rmtree(data / kept.name)
+    shutil.copytree(kept, data / kept.name)
+    topic, _, partition = kept.name.rpartition("-")
+    offsets, sums = parse_offsets((data / OURS).read_bytes())
+    del offsets[topic, int(partition)]
+    (data / OURS).write_bytes(format_offsets([format_line(key, known) for key, known in offsets.items()], sums))
+
+
 def index_entries(path: Path, form: str) -> list[tuple[int, ...]]:
     """The entries of an index file; `form` is a struct format of one entry."""
     data = path.read_bytes()

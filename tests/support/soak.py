@@ -32,6 +32,7 @@ import confluent_kafka
 from penstock.errors import KafkaError
 from penstock.pipeline.admin import LATEST, Admin
 from support.harness import BrokerProcess
+from support.logs import put_back
 from support.lossy_disk import LossyDisk
 from support.soak_ledger import Ledger
 from support.stages import StageProcess, write_properties
@@ -303,9 +304,7 @@ class Soak:
             self._await_copied(topic)
         broker.stop()
         for partition in range(PARTITIONS):
-            log = f"{STORMY}-{partition}"
-            shutil.rmtree(broker.data / log)
-            shutil.copytree(kept / log, broker.data / log)
+            put_back(kept / f"{STORMY}-{partition}", broker.data)
         broker.start()
         self._operate(source, "the source was restored from a copy", at="start")
 
