@@ -32,8 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The tests of a folder that use Apache Kafka stay together: each process that runs one starts JVMs of its own. So do the
     tests of a file that share a fixture or use Spark. Any other test goes to whichever process is free.
     """
+    shared = {item.path for item in items if _shares(item)}
     for item in items:
-        group = _group(item)
+        group = str(item.path) if item.path in shared else _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
     places = {name: number for number, name in enumerate(LONGEST_FIRST)}
@@ -44,12 +45,18 @@ def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test's file stays together: others in it may rely on what its fixtures have set up."""
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    scoped = any(one.scope == "module" for defined in fixtures for one in defined[-1:])
+    return scoped or item.get_closest_marker("spark") is not None
+
+
 def _group(item: pytest.Item) -> str | None:
     if not isinstance(item, pytest.Function):
         return None
-    fixtures = item._fixtureinfo.name2fixturedefs.values()
-    if item.get_closest_marker("spark") or any(one.scope == "module" for defined in fixtures for one in defined[-1:]):
-        return str(item.path)
     return f"kafka-{_folder(item)}" if KAFKAS.intersection(item.fixturenames) else None
 
 

@@ -40,6 +40,15 @@ from penstock.pyx.request.versions cimport (
     PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TRANSACTIONS_FROM, PRODUCE_ZSTD_FROM,
 )
 
+cdef extern from *:
+    """
+    #include <vector>
+    template <typename T> static inline bool vector_grow(std::vector<T>& v, size_t n) noexcept {
+        try { v.resize(n); return true; } catch (...) { return false; }
+    }
+    """
+    bint vector_grow[T](vector[T]& v, size_t n) noexcept nogil     # False: no memory. Without the GIL, unlike resize
+
 cdef enum:
     GROUP_ASKED_MAX = 64
     GROUP_TOGETHER_MAX = 64           # for one partition
@@ -175,7 +184,7 @@ cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
         g.parts = grown
         g.capacity = capacity
     if g.in_line and g.checked.size() < g.n + more:
-        g.checked.resize(g.n + more)
+        return vector_grow[Validated](g.checked[0], g.n + more)
     return True
 
 

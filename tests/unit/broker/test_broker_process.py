@@ -57,7 +57,6 @@ def test_a_folder_or_a_port_in_use_is_refused_in_one_sentence(broker: BrokerProc
         (["--data", "x", "--set", "log.retention.hour=1"], "did you mean `log.retention.hours`"),
         (["--data", "x", "--set", "num.partitions=none"], "is not a whole number"),
         (["--data", "x", "--listen", "nowhere"], "is not of the form host:port"),
-        (["--data", "x", "--listen", "0.0.0.0:0"], "give `--advertised HOST:PORT` too"),
         (["--data", "x", "--config", "missing.properties"], "cannot read `missing.properties`"),
         ([], "lacks its data folder"),
     ],
