@@ -396,10 +396,10 @@ def test_offsets_of_a_transaction_are_fenced_by_member(shared_broker: BrokerProc
     with WireConnection(shared_broker.bootstrap) as wire:
         _, producer_id, epoch = init(wire, name)
         owner = (producer_id, epoch)
-        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
+        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id_or_member_epoch=3, member_id="gone")
         assert gone == ErrorCode.ILLEGAL_GENERATION, "no such group"
         assert commit_offset(wire, name, group, owner, topic, 5) == 0
-        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
+        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id_or_member_epoch=3, member_id="gone")
         assert gone == ErrorCode.UNKNOWN_MEMBER_ID
         assert end(wire, name, owner, False, 4) == 0
 
