@@ -64,6 +64,10 @@ SLIPS: dict[str, tuple[dict[str, Any], str]] = {
         f"no role reads {', '.join(f'{role}_slip' for role in ROLES)};",
     ),
     "topic": ({"vars": {"broker_topics": {"flights": {}}}}, "west-1: in `broker_topics` flights lacks `partitions`"),
+    "address": (
+        {"vars": {"broker_address": ""}},
+        "west-1: clients, the mirror and dedupe are told `broker_address`, so it can't be ``",
+    ),
     "aggregate": (
         {"vars": {"penstock_aggregate": "east"}},
         "`penstock_aggregate` must name a datacenter, a group with one",
@@ -84,7 +88,7 @@ SLIPS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.timeout(900)  # nine plays
+@pytest.mark.timeout(900)  # a play a slip
 def test_slips_in_the_inventory_are_refused_before_a_box_is_looked_at(tmp_path: Path) -> None:
     """One test of them all: they share what Ansible gathers about this machine, which takes half of a play's time."""
     facts = {"ANSIBLE_GATHERING": "smart", "ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path)}
