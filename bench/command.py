@@ -18,6 +18,7 @@ from penstock.bench.run import Run, carry_out, chosen
 from penstock.bench.sides import BEFORE, NAMES, OTHERS, penstock_of
 from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
+from penstock.hints import quoted
 from penstock.output import Output
 
 FREE_BYTES_MIN = 8 << 30
@@ -84,9 +85,9 @@ def command(
     try:
         cases = chosen(CASES[what], only)
     except re.error as error:
-        raise click.ClickException(f"`--only {only}` is not a regular expression: {error}") from None
+        raise click.ClickException(f"`--only {quoted(only)}` is not a regular expression: {error}") from None
     if not cases:
-        raise click.ClickException(f"`--only {only}` finds no case; `penstock bench --list` names them")
+        raise click.ClickException(f"`--only {quoted(only)}` finds no case; `penstock bench --list` names them")
     if listing:
         width = max(len(case.name) for case in cases)
         click.echo("\n".join(f"{case.name:{width}}  {case.title}" for case in cases))

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import shlex
 import signal
 import stat
 import sys
@@ -27,6 +26,7 @@ from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
 from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
+from penstock.hints import quoted
 
 _log = log.get(__name__)
 # Of glibc's malloc.h.
@@ -185,7 +185,7 @@ def _say_open_folders(folders: list[Path]) -> None:
             if mode & PRIVATE_UMASK:
                 _log.warning(
                     "other users of this machine can read `%s` (mode %04o): `chmod 700 %s`",
-                    folder, mode, shlex.quote(str(folder)),
+                    folder, mode, quoted(folder),
                 )  # fmt: skip
 
 

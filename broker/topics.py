@@ -15,7 +15,6 @@ The nodes of a topic are in `topicnodes.py`; marks are `{"version":1,"topics":["
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -48,6 +47,7 @@ from penstock.broker.topicnodes import check_topic_ids, config_json, read_topic,
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
+from penstock.hints import quoted
 from penstock.pyx.log.logmanager import LogManager
 
 DELETED_RECENTLY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
@@ -515,7 +515,7 @@ class Topics:
                 "(%s). Bring their folders back and start again, or delete their topics; or start once with "
                 "`--forget-log-dir %s`: they begin again, empty",
                 len(keys), path or "a folder that isn't known", some(keys),
-                shlex.quote(str(path or self._dirs.first.path)),
+                quoted(path or self._dirs.first.path),
             )  # fmt: skip
 
     def _tell_strangers(self, folders: Sequence[Path], topics: Sequence[Topic]) -> None:

@@ -15,6 +15,7 @@ from penstock.dedupe.position import decisions_of
 from penstock.dedupe.topics import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
+from penstock.hints import quoted
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pipeline.failures import TRANSIENT, patiently
@@ -118,7 +119,7 @@ class Dedupe(Stage):
                 "`%s` was made with a time limit: records go %s ms after their own timestamps, loaded or not, and the store "
                 "can't be rebuilt from what is gone; `penstock configs set topic %s retention.ms=-1 retention.bytes=...` "
                 "bounds it by bytes alone",
-                *(topic, limit_ms, topic),
+                *(topic, limit_ms, quoted(topic)),
             )
         return int(configs["max.message.bytes"] or 0)
 

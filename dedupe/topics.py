@@ -7,6 +7,7 @@ from typing import NamedTuple
 from penstock.dedupe import ways
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.hints import quoted
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
@@ -18,8 +19,8 @@ def begin_again(topic: str) -> str:
     moved = moved_topic(topic)
     return (
         "begin with an empty output topic, a new `penstock.dedupe.name`, an empty `penstock.dedupe.data` and without "
-        f"`{moved}` (`penstock topics delete {moved}`, if it is there); all topics of the stage begin again, and their nights "
-        "need a new table"
+        f"`{moved}` (`penstock topics delete {quoted(moved)}`, if it is there); all topics of the stage begin again, and "
+        "their nights need a new table"
     )
 
 

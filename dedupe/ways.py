@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from penstock.hints import quoted
 from penstock.pipeline.client import TopicPartition
 
 
 def to_move(tp: TopicPartition) -> str:
     """The command that says where an input partition is read from."""
-    return f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT`"
+    return f"`penstock dedupe position --topic {quoted(tp[0])} -p {quoted(tp[1])} --at OFFSET --because TEXT`"
 
 
 def to_accept(tp: TopicPartition) -> str:
     """The command that lets it go on though ids are unknown."""
-    return f"`penstock dedupe accept --topic {tp[0]} -p {tp[1]} --because TEXT`"
+    return f"`penstock dedupe accept --topic {quoted(tp[0])} -p {quoted(tp[1])} --because TEXT`"
 
 
 def to_set_aside(tp: TopicPartition) -> str:
     """The command that makes room for a new store."""
-    return f"`penstock dedupe rebuild --topic {tp[0]} -p {tp[1]}`"
+    return f"`penstock dedupe rebuild --topic {quoted(tp[0])} -p {quoted(tp[1])}`"
 
 
 def to_rebuild(tp: TopicPartition) -> str:
@@ -30,4 +31,4 @@ def to_rebuild(tp: TopicPartition) -> str:
 
 def to_delete(group: str, tp: TopicPartition) -> str:
     """The command that takes its position away."""
-    return f"`penstock groups delete {group} --topic {tp[0]}:{tp[1]}`"
+    return f"`penstock groups delete {quoted(group)} --topic {quoted(f'{tp[0]}:{tp[1]}')}`"

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.hints import quoted
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
@@ -52,9 +53,10 @@ class Stretch:
             records(batch)
         except BatchError as error:
             ends = [end for end in (batch.base_offset, batch.last_offset + 1) if end > self._first]
+            ways = " or ".join(f"`--to {quoted(end)}`" for end in ends)
             raise OperatorNeeded(
                 f"offset {self._to} is within the batch of offsets {batch.base_offset} to {batch.last_offset}, which can't be "
-                f"opened ({error}), so that it is set aside whole or not at all: {' or '.join(f'`--to {end}`' for end in ends)}"
+                f"opened ({error}), so that it is set aside whole or not at all: {ways}"
             ) from error
 
     async def count(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.mirror.source import Source
 from penstock.pipeline.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.failures import TRANSIENT
@@ -67,7 +68,7 @@ async def outlived(target: Admin, into: str, topics: Sequence[tuple[Source, str]
             said.append(
                 f"the oldest records of {topic} at source {source.name} are of {when}, and topic {into} on the target keeps "
                 f"records for retention.ms={keep_ms} after their own times: they will be gone soon after they are copied; "
-                f"`penstock configs set topic {into} retention.ms=...` on the target changes that"
+                f"`penstock configs set topic {quoted(into)} retention.ms=...` on the target changes that"
             )
     return said
 

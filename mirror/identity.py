@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.hints import quoted
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.job import MIRROR_GROUPS, mirror_identity
 
@@ -21,17 +22,23 @@ class Identity:
         self.transactional_id = f"{self.group}.{partition[0]}-{partition[1]}"
 
     def __str__(self) -> str:
-        return f"{self.source} {self.partition[0]}:{self.partition[1]}"
+        return f"{self.source} {self.copied}"
+
+    @property
+    def copied(self) -> str:
+        """The source's partition, as commands take it."""
+        return f"{self.partition[0]}:{self.partition[1]}"
 
     def way_to_begin(self, at: str = "OFFSET") -> str:
         """The command by which an operator says where the copy begins or goes on."""
-        return f"`penstock mirror begin {self} --at {at} --because TEXT`"
+        return f"`penstock mirror begin {quoted(self.source)} {quoted(self.copied)} --at {quoted(at)} --because TEXT`"
 
     def way_past(self, next_offset: int | None) -> str:
         """How an operator gets past a batch that can't be copied."""
         to = "OFFSET" if next_offset is None else next_offset
-        return f"`penstock mirror skip {self} --to {to} --because TEXT` sets it aside"
+        command = f"`penstock mirror skip {quoted(self.source)} {quoted(self.copied)} --to {quoted(to)} --because TEXT`"
+        return f"{command} sets it aside"
 
     def way_to_retry(self) -> str:
         """The command by which an operator lets it try again."""
-        return f"`penstock mirror retry {self} --because TEXT`"
+        return f"`penstock mirror retry {quoted(self.source)} {quoted(self.copied)} --because TEXT`"

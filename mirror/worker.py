@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from penstock import log
 from penstock.failpoints import declare, failpoint
+from penstock.hints import quoted
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.source import Source
@@ -110,7 +111,7 @@ class Worker:
         found = (await self._target.committed(group, [into]))[into] if group != self.identity.group else None
         if found is None:
             return ""
-        return f"; an older version copied up to offset {found[0]} (group `{group}`): `--at {found[0]}` goes on there"
+        return f"; an older version copied up to offset {found[0]} (group `{group}`): `--at {quoted(found[0])}` goes on there"
 
     async def close(self) -> None:
         """Give up what was taken; the position stays."""
@@ -161,20 +162,15 @@ class Worker:
         ours = await topic_of(self._target, self._into.name, "target", refresh)
         self.position.check_target(ours.topic_id, self._begin)
         if len(theirs.partitions) != len(ours.partitions):
-            grown = self._grown(topic, len(theirs.partitions), len(ours.partitions))
+            few, end = (self._into.name, "TARGET") if len(theirs.partitions) > len(ours.partitions) else (topic, "SOURCE")
+            many = max(len(theirs.partitions), len(ours.partitions))
             raise CountsDiffer(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
                 f"{len(ours.partitions)} on the target, and a copy needs the same number: make both equal with `penstock "
-                f"topics grow {grown}`, and the copy goes on by itself; but a dedupe stage that reads the target's topic stops "
-                "once that grows, and a new one has to begin"
+                f"topics grow {quoted(few)} -p {quoted(many)} -b {quoted(end)}`, and the copy goes on by itself; but a dedupe "
+                "stage that reads the target's topic stops once that grows, and a new one has to begin"
             )
         return theirs.topic_id
-
-    def _grown(self, topic: str, theirs: int, ours: int) -> str:
-        """What `penstock topics grow` has to be told so that both have as many partitions."""
-        if theirs > ours:
-            return f"{self._into.name} -p {theirs} -b TARGET"
-        return f"{topic} -p {ours} -b SOURCE"
 
     async def look(self) -> tuple[int, bool]:
         """The committed offset, and whether somebody has work there: input behind it, or an input that ends before it, and

@@ -14,6 +14,7 @@ from penstock import __version__
 from penstock.config import ConfigError
 from penstock.errors import KafkaError, os_error_text
 from penstock.failpoints import SpecError
+from penstock.hints import quoted
 from penstock.log import LevelError
 
 # Sub-command -> module whose `command` it is. Imported lazily: `penstock broker` must not pay for PySpark.
@@ -153,6 +154,6 @@ def _extra_of(error: ModuleNotFoundError) -> str | None:
 def _lacking(error: ModuleNotFoundError) -> str:
     """What to install, and from where: Penstock is on no package index."""
     extra = _extra_of(error)
-    wheel = f"`pip install 'FILE.whl[{extra}]'` with the wheel that penstock was installed from"
+    wheel = f"`pip install {quoted(f'FILE.whl[{extra}]')}` with the wheel that penstock was installed from"
     package = ", or the bundle's Debian package penstock-etl" if extra == "etl" else ""
     return f"`{error.name}` is not installed; the extra `{extra}` brings it: {wheel}{package}"

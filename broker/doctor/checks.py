@@ -7,13 +7,13 @@ process can't find out (in a container or a sandbox): neither right nor wrong.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.broker.doctor.facts import MARKER, Disk, Facts
 from penstock.durable import PRIVATE_UMASK
+from penstock.hints import quoted
 
 Level = Literal["good", "warning", "bad", "unseen"]
 FREE_SHARE = 0.05
@@ -78,7 +78,7 @@ def folders(facts: Facts) -> Iterator[Finding]:
         if disk.mode is not None:
             yield _disk(
                 disk, "readers", "warning" if disk.mode & PRIVATE_UMASK else "good", f"mode {disk.mode:04o}", "mode 0700",
-                "other users of the machine can read all records", f"chmod 700 {shlex.quote(disk.folder)}",
+                "other users of the machine can read all records", f"chmod 700 {quoted(disk.folder)}",
             )  # fmt: skip
         yield from _room(disk)
 
@@ -111,7 +111,7 @@ def file_systems(facts: Facts) -> Iterator[Finding]:
         quiet = "noatime" in disk.options
         yield _disk(
             disk, "access times", "good" if quiet else "warning", "noatime" if quiet else "kept", "noatime",
-            "each read writes to the disk", f"mount -o remount,noatime {disk.mount_point}",
+            "each read writes to the disk", f"mount -o remount,noatime {quoted(disk.mount_point)}",
         )  # fmt: skip
         if "ro" in disk.options:
             yield _disk(disk, "mode", "bad", "read-only", "read-write", "nothing can be appended", "look into `dmesg`")

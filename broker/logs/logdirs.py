@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -41,6 +40,7 @@ from penstock.broker.logs.overlap import overlap
 from penstock.broker.uuids import uuid_bytes
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 
 Key = tuple[str, int]
 
@@ -471,12 +471,11 @@ def _let_go(log_dir: LogDir) -> None:
 
 def _tell_lost(log_dir: LogDir, held: int, there: Mapping[Path, int], identity: str = "") -> None:
     """there: folders that may be this one under another path or id, and how many partitions each holds."""
-    path = shlex.quote(str(log_dir.path))
     if not there:
         _log.error(
             "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Bring the folder back and start again; "
             "if it is lost, start once with `--forget-log-dir %s`: they begin again, empty",
-            log_dir.path, log_dir.error, held, path,
+            log_dir.path, log_dir.error, held, quoted(log_dir.path),
         )  # fmt: skip
         return
     named = ", ".join(f"`{one}` ({count})" for one, count in there.items())
@@ -484,7 +483,7 @@ def _tell_lost(log_dir: LogDir, held: int, there: Mapping[Path, int], identity: 
         "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Partitions lie in %s: if that is the same "
         "folder, put `directory.id=%s` into its %s and start again. Or start once with `--forget-log-dir %s`: those that lie "
         "there go on with their records, others begin again, empty",
-        log_dir.path, log_dir.error, held, named, identity or log_dir.id, META, path,
+        log_dir.path, log_dir.error, held, named, identity or log_dir.id, META, quoted(log_dir.path),
     )  # fmt: skip
 
 

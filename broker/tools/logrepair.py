@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logfiles import read_file
 from penstock.durable import replace_file, sync_folder
+from penstock.hints import quoted
 from penstock.pyx.log.checkpoint import Checkpoints, Offsets
 from penstock.pyx.log.damage import CorruptRange, corrupt_ranges
 from penstock.pyx.record.crc import crc32c
@@ -87,7 +87,7 @@ def accept(folder: Path, reason: str = "accept", *, dry: bool = False) -> list[R
             if path != lost.last or [one.next_offset for one in ranges] != [lost.end]:
                 raise RepairError(
                     f"`{path}` is damaged at byte {ranges[0].position}, which isn't the end of the log: run `penstock log "
-                    f"repair {shlex.quote(str(folder))}`, which also accepts where the log begins and ends"
+                    f"repair {quoted(folder)}`, which also accepts where the log begins and ends"
                 )
         return lost.rows() if dry else _repair(lost, checkpoints, topic_id, reason)
 

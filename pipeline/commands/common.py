@@ -18,6 +18,7 @@ from rich.table import Table
 
 from penstock.config import ConfigError, read_properties
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.output import Output
 from penstock.pipeline import properties
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
@@ -155,7 +156,7 @@ def client_properties(path: Path | None, overrides: Sequence[str]) -> dict[str, 
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            raise ConfigError(f"`--property {override}` is not of the form key=value")
+            raise ConfigError(f"`--property {quoted(override)}` is not of the form key=value")
         found[name] = value
     found.pop("bootstrap.servers", None)
     return found

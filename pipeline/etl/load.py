@@ -22,6 +22,7 @@ from typing import Any, Literal
 from penstock import failpoints, log
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
+from penstock.hints import quoted
 from penstock.pipeline import job
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
@@ -223,9 +224,10 @@ class Load:
         skipped = _skipped(night, status)
         if skipped and not covering:
             gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
+            nights = f"{skipped[0]}..{night}"
             raise Refused(
                 f"night {gap} is not in the table yet, and what arrived in it would become part of night {night}: load"
-                f" `--nights {skipped[0]}..{night}`, or all of it as one commit with `--night {night} --covering`"
+                f" `--nights {quoted(nights)}`, or all of it as one commit with `--night {quoted(night)} --covering`"
             )
         self.check_begun(night)
         missing = self._runner.run(self._until_complete(night, at_once))

@@ -14,7 +14,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from penstock.errors import os_error_text
+from penstock.hints import quoted
 from penstock.pipeline.etl.children import CHILDREN
 
 NAMED = 8  # jars that a message names
@@ -115,7 +115,7 @@ def locked(jars: Iterable[Jar]) -> dict[str, str]:
     name = _name(jars)
     hashes = _sets().get(name)
     if hashes is None:
-        raise MavenError(f"the jars `{name}` have no hashes in `{LOCK}`\nhint: python -m {__name__} {name}")
+        raise MavenError(f"the jars `{name}` have no hashes in `{LOCK}`\nhint: python -m {quoted(__name__)} {quoted(name)}")
     return hashes
 
 
@@ -156,7 +156,7 @@ def _held_against(folder: Path, hashes: Mapping[str, str]) -> list[Path]:
         else:
             said = f"`{folder / name}` has SHA-256 {digest}, `{LOCK}` says {hashes[name]}"
         raise MavenError(
-            f"{said}; it isn't used\nhint: remove {shlex.quote(str(folder))}, and the file from Maven's own folder "
+            f"{said}; it isn't used\nhint: remove {quoted(folder)}, and the file from Maven's own folder "
             "(~/.m2/repository), so that both are fetched again; if they come the same, don't use them"
         )
     return list(found.values())

@@ -5,7 +5,6 @@ import errno
 import logging
 import os
 import re
-import shlex
 import threading
 from collections import namedtuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, LOG_CORRUPT, Damage
 from penstock.pyx.log.files cimport made, wall_ms
@@ -194,13 +194,13 @@ cdef object _what_is_corrupt(str folder, const Damage* damage):
         return (
             f"{file} is missing: the log began at offset {damage.first_offset}, and what is there begins at "
             f"offset {damage.next_offset}. Nothing was changed. Restore the missing files and start again; or stop the "
-            f"broker and run `penstock log accept {shlex.quote(folder)}`, which lets the log begin there"
+            f"broker and run `penstock log accept {quoted(folder)}`, which lets the log begin there"
         )
     if damage.kind == DAMAGE_END:
         return (
             f"the log ended at offset {damage.next_offset} or later, and what is there ends at offset "
             f"{damage.first_offset} (byte {damage.position} of {file}). Nothing was changed. Restore the missing files "
-            f"and start again; or stop the broker and run `penstock log accept {shlex.quote(folder)}`, which lets the "
+            f"and start again; or stop the broker and run `penstock log accept {quoted(folder)}`, which lets the "
             f"log go on at offset {damage.next_offset}"
         )
     if damage.next_offset > damage.first_offset:
@@ -210,7 +210,7 @@ cdef object _what_is_corrupt(str folder, const Damage* damage):
     return (
         f"{file} is damaged at byte {damage.position}, and {lost}. Nothing was changed. "
         f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair "
-        f"{shlex.quote(folder)}`, "
+        f"{quoted(folder)}`, "
         "which sets the damaged bytes aside, so that the log goes on without these records"
     )
 
@@ -516,7 +516,7 @@ cdef class LogTable(LogSetOwner):
         for i in range(notes.size()):
             level, sentence = _SENTENCES[notes[i].kind]
             stem = f"{folder}/{notes[i].offset:020d}"
-            sentence = sentence.format(folder=folder, quoted=shlex.quote(folder), stem=stem, position=notes[i].position)
+            sentence = sentence.format(folder=folder, quoted=quoted(folder), stem=stem, position=notes[i].position)
             _log.log(level, "%s", sentence)
             with self.lock:
                 self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT

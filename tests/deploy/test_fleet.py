@@ -293,7 +293,7 @@ def test_the_first_disk_is_replaced_as_the_refusal_says(world: World) -> None:
     refused = world.plays.run("swap_disk", "--extra-vars", f"swap_host=lga-1 swap_id={old} swap_confirm={old}", check=False)
     assert refused.code != 0
     said = " ".join(refused.text.split())
-    command = re.search(r"as root: (runuser .*? --forget-log-dir \S+)\. ", said)
+    command = re.search(r"as root: `(runuser [^`]* --forget-log-dir [^`]*)`; ", said)
     assert command is not None, refused.text
     assert machine.ssh("systemctl is-active penstock-broker").strip() == "active"
     point = os.path.dirname(first)  # noqa: PTH120 - of another machine

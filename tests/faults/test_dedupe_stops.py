@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
 from support.logs import put_back
 from support.patience import until
-from support.stages import StageProcess
+from support.stages import StageProcess, write_properties
 
 
 def one_sentence(stage: StageProcess) -> str:
@@ -48,7 +49,7 @@ def follow(w: World) -> None:
     """Run the commands that a stopped partition names, in their order."""
     (why,) = (line for line in w.stage.text().splitlines() if "is STOPPED" in line)
     for command in re.findall("`penstock ([^`]*)`", why):
-        words = command.replace("OFFSET", "0").split()
+        words = shlex.split(command.replace("OFFSET", "0"))
         more = ["--config", str(w.config)] if words[0] == "dedupe" else ["--yes", "-b", w.cluster.bootstrap]
         done = subprocess.run([sys.executable, "-m", "penstock", *words, *more], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -300,18 +301,21 @@ def test_topics_that_grew_together_stop(tmp_path: Path, shared_broker: BrokerPro
 
 
 def test_a_position_that_nobody_of_us_wrote(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    """Status shows it beside the other partitions, and the way on that the sentence says works."""
-    with World(tmp_path, shared_broker, partitions=2) as w:
+    """Status shows it beside the other partitions. The commands that the sentence names work, also where names have blanks."""
+    with World(tmp_path / "it's here", shared_broker, partitions=2) as w:
+        name = f"o'hare {w.topic}"
+        w.properties["penstock.dedupe.name"] = name
+        write_properties(w.config, w.properties)
         w.fill(batches=1)
         w.stage.start()
         w.await_done()
         assert w.stage.stop() == 0
-        group = f"penstock-dedupe.{w.topic}"
+        group = f"penstock-dedupe.{name}"
         w.admin(lambda admin: admin.commit(group, {(w.topic, 1): (50, "somebody")}))
         status = w.ask("status", "--json")
         first, second = json.loads(status.stdout)
         assert (status.returncode, first["state"], second["state"], second["offset"]) == (1, "reading", "stopped", 50)
-        assert f"`penstock groups delete {group} --topic {w.topic}:1`" in second["why"]
+        assert f"`penstock groups delete {shlex.quote(group)} --topic {w.topic}:1`" in second["why"]
         w.fill(batches=1)
         w.stage.start()
         await_stopped(w.stage, f"the position of {w.topic}-1 in group `{group}` is offset 50")

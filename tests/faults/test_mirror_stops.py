@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,25 @@ def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> Non
     w.mirror.start()
     stops(w, 0, "no position of source EWR", f"`penstock mirror begin EWR {w.topic}:0 --at start --because TEXT`")
     assert w.positions("EWR")[0] is None
+
+
+def test_the_command_for_a_source_whose_name_has_blanks(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """The sentence's command, read as a shell reads it, is the one that lets the partition go on."""
+    source = "O'Hare east"
+    with World(tmp_path / "it's here", {source: clusters["EWR"]}, clusters["target"]) as w:
+        w.fill(2)
+        copy_and_stop(w)
+        w.fill(2)
+        w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
+        w.mirror.start()
+        w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
+        assert w.mirror.stop() == 1
+        (said,) = set(re.findall("`penstock mirror (begin [^`]*)`", w.mirror.text()))
+        w.operate(*shlex.split(said))
+        w.ids[source, 0] = w.ids[source, 0][:20] + w.ids[source, 0][30:]
+        del w.payloads[source, 0][2]
+        w.mirror.start()
+        w.finish()
 
 
 def test_a_position_that_no_mirror_wrote(w: World, clusters: dict[str, BrokerProcess]) -> None:
@@ -221,7 +241,7 @@ def test_partition_counts_that_differ(w: World, clusters: dict[str, BrokerProces
     # The way that the words name, as an operator goes it.
     (words,) = set(re.findall(r"`(penstock topics grow .+?) -b TARGET`", w.mirror.text()))
     assert "a dedupe stage that reads the target's topic stops" in w.mirror.text()
-    command = [sys.executable, "-m", *words.split(), "-b", clusters["target"].bootstrap]
+    command = [sys.executable, "-m", *shlex.split(words), "-b", clusters["target"].bootstrap]
     assert subprocess.run(command, check=False, timeout=LIMIT_S, stdout=subprocess.DEVNULL).returncode == 0
     w.partitions = 3
     w.fill(1)

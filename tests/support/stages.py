@@ -16,7 +16,8 @@ STARTED = b" started\n"
 
 def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
     """A pipeline's file."""
-    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+    lines = [name.replace(" ", "\\ ") + f"={value}\n" for name, value in properties.items()]
+    path.write_text("".join(lines), encoding="utf-8")
     return path
 
 

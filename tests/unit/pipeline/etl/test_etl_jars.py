@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -78,12 +79,13 @@ def test_a_fetched_set_with_a_jar_more_or_less_is_refused_and_not_kept(tmp_path:
 
 
 def test_a_kept_jar_that_has_changed_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
+    cache = tmp_path / "o'hare field"
+    folder = folder_of(cache)
     folder.mkdir(parents=True)
     for name in maven.locked(SPARK_JARS):
         (folder / name).write_text("rot")
-    said = fetch(XDG_CACHE_HOME=tmp_path)
-    assert f" has SHA-256 {digest('rot')}, `" in said and f"hint: remove {folder}, " in said
+    said = fetch(XDG_CACHE_HOME=cache)
+    assert f" has SHA-256 {digest('rot')}, `" in said and f"hint: remove {shlex.quote(str(folder))}, " in said
 
 
 def test_a_set_without_hashes_is_not_fetched() -> None:

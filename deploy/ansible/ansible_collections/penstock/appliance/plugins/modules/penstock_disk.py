@@ -67,6 +67,7 @@ uuid:
 import fcntl
 import os
 import re
+import shlex
 import stat
 import tempfile
 import time
@@ -125,7 +126,7 @@ class Disk:
         """What a command prints. Raises Refused."""
         code, out, err = self._module.run_command(command, data=data, environ_update={"LC_ALL": "C"})
         if code not in good:
-            raise Refused(f"`{' '.join(command)}` failed: {(err or out).strip()}")
+            raise Refused(f"`{shlex.join(command)}` failed: {(err or out).strip()}")
         return str(out)
 
     def partitions(self) -> list[Path]:

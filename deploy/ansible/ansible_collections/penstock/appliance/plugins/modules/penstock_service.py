@@ -39,6 +39,7 @@ did:
   returned: always
 """
 
+import shlex
 import time
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def main() -> None:
     def systemctl(*words: str) -> str:
         code, out, err = module.run_command(["systemctl", *words])
         if code != 0:
-            module.fail_json(msg=f"`systemctl {' '.join(words)}` failed: {(err or out).strip()}", did=did)
+            module.fail_json(msg=f"`systemctl {shlex.join(words)}` failed: {(err or out).strip()}", did=did)
         return out
 
     if not module.check_mode:

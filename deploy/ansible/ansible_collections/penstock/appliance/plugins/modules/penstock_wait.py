@@ -35,6 +35,7 @@ status:
   returned: always
 """
 
+import shlex
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -78,7 +79,7 @@ def main() -> None:
         if time.monotonic() - moved > module.params["stalled_seconds"]:
             module.fail_json(
                 msg=f"{unit} is {now['ActiveState']} and its status hasn't changed for "
-                f"{module.params['stalled_seconds']} s: `{status}`. Look at `journalctl -u {unit}`",
+                f"{module.params['stalled_seconds']} s: `{status}`. Look at `journalctl -u {shlex.quote(unit)}`",
                 status=status,
             )
         time.sleep(ASK_S)
