@@ -94,7 +94,7 @@ class ApacheKafka:
         self.folder = folder
         self.classpath = kafka_classpath(version)
         self.process: subprocess.Popen[bytes] | None = None
-        self._jvm = list(jvm)
+        self.jvm = list(jvm)
         folder.mkdir(parents=True, exist_ok=True)
         client, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{client}"
@@ -117,7 +117,7 @@ class ApacheKafka:
 
     def java(self, *arguments: str) -> list[str]:
         """The command line of one of Kafka's programs, with the node's options."""
-        options = [*self._jvm, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.yaml'}"]
+        options = [*self.jvm, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.yaml'}"]
         return ["java", *options, "-cp", self.classpath, *arguments]
 
     def _format(self) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Broker
 from support.harness import BrokerProcess
-from support.kafka_jars import HEAP, KAFKA_VERSION, kafka_classpath
+from support.kafka_jars import KAFKA_VERSION, jvm, kafka_classpath
 from support.kcat import kcat
 
 PARTITIONS = 60
@@ -27,7 +27,7 @@ def test_javas_consumer_has_a_session_of_many_partitions(version: str) -> None:
         where = ["--bootstrap-server", broker.bootstrap, "--topic", "wide", "--from-beginning"]
         ends = ["--max-messages", str(PARTITIONS * 5), "--timeout-ms", "90000"]
         consumer = subprocess.Popen(
-            ["java", *HEAP, "-cp", kafka_classpath(version), CONSUMER, *where, *ends],
+            ["java", *jvm(version), "-cp", kafka_classpath(version), CONSUMER, *where, *ends],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

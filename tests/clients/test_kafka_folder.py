@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker.tools.logcommand import command
 from support.harness import BrokerProcess
-from support.kafka_jars import KAFKA_VERSION, ApacheKafka, java, kafka_classpath
+from support.kafka_jars import KAFKA_VERSION, ApacheKafka, java, jvm, kafka_classpath
 
 pytestmark = pytest.mark.kafka
 
@@ -71,7 +71,7 @@ def read(bootstrap: str, topic: str, partitions: int) -> list[bytes | None]:
 def upgrade(kafka: ApacheKafka) -> None:
     """Let the newest Kafka take over a running node, with the newest level of its features."""
     kafka.stop()
-    kafka.classpath = kafka_classpath()
+    kafka.classpath, kafka.jvm = kafka_classpath(), jvm()
     kafka.start()
     levels = [word for name, level in FEATURES.items() for word in ("--feature", f"{name}={level}")]
     java("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", kafka.bootstrap, "upgrade", *levels)

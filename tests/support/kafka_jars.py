@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 
 from penstock.bench import apache_kafka
 from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpath
+from support.class_archive import archived
 from support.harness import output
 
-__all__ = ["HEAP", "KAFKA_VERSION", "ApacheKafka", "free_ports", "java", "kafka_classpath"]
+__all__ = ["KAFKA_VERSION", "ApacheKafka", "free_ports", "java", "jvm", "kafka_classpath"]
 
 HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -27,9 +30,23 @@ PROPERTIES = {
 }
 
 
+@functools.cache
+def jvm(version: str = KAFKA_VERSION) -> list[str]:
+    """A JVM's options for Kafka's programs. The newest version's are the ones that start often: their classes are archived."""
+    return HEAP + (archived("kafka", kafka_classpath(), _run_once) if version == KAFKA_VERSION else [])
+
+
+def _run_once(archive: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
+        node = apache_kafka.ApacheKafka(Path(folder), PROPERTIES, jvm=HEAP)
+        node.jvm.append(f"-XX:ArchiveClassesAtExit={archive}")
+        node.start()
+        node.stop()
+
+
 def java(tool: str, *arguments: str, version: str = KAFKA_VERSION, stdin: str = "") -> str:
     """What one of Kafka's programs printed, by the name of its class."""
-    return output(["java", *HEAP, "-cp", kafka_classpath(version), tool, *arguments], stdin=stdin)
+    return output(["java", *jvm(version), "-cp", kafka_classpath(version), tool, *arguments], stdin=stdin)
 
 
 class ApacheKafka(apache_kafka.ApacheKafka):
@@ -38,5 +55,5 @@ class ApacheKafka(apache_kafka.ApacheKafka):
     def __init__(self, folder: Path, version: str = KAFKA_VERSION, **properties: str) -> None:
         """Format a node in folder and start it. Keywords are more properties, `_` for `.` in their names."""
         more = {name.replace("_", "."): value for name, value in properties.items()}
-        super().__init__(folder, {**PROPERTIES, **more}, version=version, jvm=HEAP)
+        super().__init__(folder, {**PROPERTIES, **more}, version=version, jvm=jvm(version))
         self.start()

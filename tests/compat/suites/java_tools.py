@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from suite import Check, CheckError, Outcome, Run, each, expect, tool
 
-from support.kafka_jars import kafka_classpath
+from support.kafka_jars import jvm, kafka_classpath
 
 NEEDS = "java, mvn"
 TOOLS = "org.apache.kafka.tools"
@@ -21,7 +21,6 @@ CONFIGS, ACLS, OFFSETS = f"{TOOLS}.ConfigCommand", f"{TOOLS}.AclCommand", f"{TOO
 PRODUCE, CONSUME = f"{TOOLS}.ConsoleProducer", f"{TOOLS}.consumer.ConsoleConsumer"
 TRANSACTIONS, COPIER = f"{TOOLS}.TransactionsCommand", f"{TOOLS}.TransactionalMessageCopier"
 DUMP = f"{TOOLS}.DumpLogSegments"
-JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LIMIT_S = 120
 MANY = 3000
@@ -29,7 +28,7 @@ MANY = 3000
 
 def command(program: str, *words: str) -> list[str]:
     """The command line of a program."""
-    return [tool("java"), *JVM, "-cp", kafka_classpath(), program, *words]
+    return [tool("java"), *jvm(), "-cp", kafka_classpath(), program, *words]
 
 
 def java(run: Run, program: str, *words: str, stdin: str = "", fails: bool = False) -> str:

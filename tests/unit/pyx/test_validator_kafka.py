@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.kafka_jars import kafka_classpath
+from support.kafka_jars import jvm, kafka_classpath
 from support.logs import Log
 from support.messagesets import Message, pack_set, wrap
 
@@ -29,7 +29,7 @@ def test_the_dump_tool_reads_message_sets(tmp_path: Path) -> None:
             ]
         log.stop()
     files = ",".join(str(log.files(".log")[0]) for log in logs)
-    java = ["java", "-Xmx128M", "-XX:TieredStopAtLevel=1", "-cp", kafka_classpath(), *DUMP, files]
+    java = ["java", *jvm(), "-cp", kafka_classpath(), *DUMP, files]
     done = subprocess.run(java, capture_output=True, text=True, timeout=120, check=True)
     line = re.compile(r"\| offset: (\d+) (\w+): (-?\d+) .* isValid: true .* key: (\w+) payload: (\w+)")
     assert line.findall(done.stdout) == expected
