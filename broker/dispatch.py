@@ -391,7 +391,7 @@ class Dispatch:
             if not has_error(RESPONSES[handler.key]):
                 raise
             _log.error("api=%s version=%d: %s", handler.name, call.api_version, error)
-            return refusal(message, ErrorCode.KAFKA_STORAGE_ERROR)
+            return refusal(message, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def _refuse(self, request: Request, error: Exception) -> None:
         """Close the connection; what is counted and logged of it is in `upkeep/watch.py`."""

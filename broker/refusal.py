@@ -11,24 +11,25 @@ from penstock.pyx.wire.header import RESPONSES
 from penstock.pyx.wire.message import Message, Struct
 
 _CODES = ("error_code", "partition_error_code")
+_WORDS = "error_message"
 # What requests and responses call the same thing by other names.
 _ALIASES = {"partition": "partition_index", "partition_index": "partition", "index": "partition_index"}
 
 
-def refusal(request: Message, code: int) -> Message:
+def refusal(request: Message, code: int, why: str | None = None) -> Message:
     """The answer that gives `code` for each thing that the request names, or for the whole request if it names none.
 
     The answer's lists of structures are filled from the request's, in order, field by field of the same name: so each
-    topic and partition asked for gets its error.
+    topic and partition asked for gets its error. `why` goes along where the answer has a place for words.
     """
     response = RESPONSES[request.API_KEY]()
-    _mirror(request, response, code)
+    _mirror(request, response, code, why)
     return response
 
 
-def _mirror(asked: Struct, answer: Struct, code: int) -> None:
+def _mirror(asked: Struct, answer: Struct, code: int, why: str | None) -> None:
     for name in answer.__slots__:
-        if name not in (*_CODES, "error_message") and (value := _same(asked, name, answer)) is not None:
+        if name not in (*_CODES, _WORDS) and (value := _same(asked, name, answer)) is not None:
             setattr(answer, name, value)
     wanted = [(name, made) for name in answer.__slots__ if (made := _element(answer, name)) and has_error(made)]
     lists = [items for name in asked.__slots__ if (items := _items(asked, name)) is not None]
@@ -36,15 +37,16 @@ def _mirror(asked: Struct, answer: Struct, code: int) -> None:
     given = lists if len(lists) == len(wanted) else [items for items in lists if items]
     named = [pair for pair in zip(wanted, given, strict=False) if pair[1]]
     if not named:
-        _set_code(answer, code)
+        _set_code(answer, code, why)
     for (name, made), items in named:
         filled = []
         for item in items:
             one = made()
             if isinstance(item, Struct):
-                _mirror(item, one, code)
+                _mirror(item, one, code, why)
             else:
-                _name_it(one, item, code)
+                _name_it(one, item)
+                _set_code(one, code, why)
             filled.append(one)
         setattr(answer, name, filled)
 
@@ -59,12 +61,10 @@ def _same(asked: Struct, name: str, answer: Struct) -> Any:
     return None
 
 
-def _name_it(one: Struct, item: object, code: int) -> None:
+def _name_it(one: Struct, item: object) -> None:
     """A structure for a bare partition number or name of the request."""
     for name in one.__slots__:
-        if name in _CODES:
-            setattr(one, name, code)
-        elif name != "error_message" and type(getattr(one, name)) is type(item):
+        if name not in (*_CODES, _WORDS) and type(getattr(one, name)) is type(item):
             setattr(one, name, item)
             item = None
 
@@ -74,10 +74,12 @@ def _items(asked: Struct, name: str) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _set_code(answer: Struct, code: int) -> None:
+def _set_code(answer: Struct, code: int, why: str | None) -> None:
     for name in _CODES:
         if name in answer.__slots__:
             setattr(answer, name, code)
+    if why is not None and _WORDS in answer.__slots__:
+        setattr(answer, _WORDS, why)
 
 
 _ELEMENTS: dict[str, dict[str, type[Struct]]] = {}

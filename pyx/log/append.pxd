@@ -10,12 +10,19 @@ from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.log.partition cimport Partition
 from penstock.pyx.log.validator cimport Refusal, Validated
 
+# Why an append got KAFKA_STORAGE_ERROR.
+cdef enum StorageFault:
+    STORAGE_FAILED = 1                 # the partition is offline
+    STORAGE_FULL = 2
+    STORAGE_SHORTAGE = 3               # of memory or descriptors
+
 # What an append did. `base_offset` is the offset of the first record, also of a duplicate (error 0 then), -1 on errors.
 cdef struct Appended:
     int16_t error
     int64_t base_offset
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
+    StorageFault storage               # for KAFKA_STORAGE_ERROR alone
     Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
 
 # The batches, or the message set, of one partition of one produce request: appended all or (on an error) none of them.

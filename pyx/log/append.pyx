@@ -16,8 +16,8 @@ from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, flushed_by_caller, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell,
-    is_flush_due, is_offline, log_of, stable_end, take_config, tell_doubt, write_epochs,
+    FOLDER_HAS_SPACE, FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full,
+    folder_tell, is_flush_due, is_offline, log_of, stable_end, take_config, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
@@ -451,8 +451,20 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     return count
 
 
+cdef StorageFault _storage_fault(const PartitionLog* p) noexcept nogil:
+    """Why the partition's disk has refused something just now."""
+    if is_offline(p):
+        return STORAGE_FAILED
+    if p.folder != NULL and atomic_load32(&p.folder.space) != FOLDER_HAS_SPACE:
+        return STORAGE_FULL
+    return STORAGE_SHORTAGE
+
+
 cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
-    cdef size_t done = 0
+    cdef size_t i, done = 0
     cdef int16_t refused = 0
     while done < count:
         done += _append_some(partition, parts + done, count - done, &refused)
+    for i in range(count):
+        if parts[i].done.error == KAFKA_STORAGE_ERROR:
+            parts[i].done.storage = _storage_fault(log_of(partition))

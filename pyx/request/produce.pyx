@@ -11,7 +11,9 @@ from penstock.pyx.errorcodes cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
-from penstock.pyx.log.append cimport Append, Appended, partition_append, partition_validate
+from penstock.pyx.log.append cimport (
+    STORAGE_FAILED, STORAGE_FULL, STORAGE_SHORTAGE, Append, Appended, partition_append, partition_validate,
+)
 from penstock.pyx.log.files cimport dropped as deleted, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
@@ -362,15 +364,23 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
         _note_outcomes(g)
 
 
-cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
+cdef const char* _storage_text(int fault) noexcept nogil:
+    if fault == STORAGE_FULL:
+        return b"the disk is full; the same records are taken once it has room again"
+    if fault == STORAGE_FAILED:
+        return b"the partition is offline: its disk failed, or its files are gone or damaged"
+    if fault == STORAGE_SHORTAGE:
+        return b"the broker is short of memory or file descriptors"
+    return NULL
+
+
+cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal, int storage) noexcept nogil:
     """record_errors and error_message: one reason for all records that are named."""
+    cdef const char* text = batch_error_text(refusal.fault) if refusal.fault else _storage_text(storage)
     cdef Slice reason
     cdef int32_t i
-    reason.p = NULL
-    reason.n = 0
-    if refusal.fault:
-        reason.p = <const uint8_t*>batch_error_text(refusal.fault)
-        reason.n = <int32_t>strlen(batch_error_text(refusal.fault))
+    reason.p = <const uint8_t*>text
+    reason.n = <int32_t>strlen(text) if text != NULL else 0
     write_count(w, refusal.count, flexible)
     for i in range(refusal.count):
         write_i32(w, refusal.records[i])
@@ -390,7 +400,7 @@ cdef void _write_partition(
     if terms.version >= PRODUCE_LOG_START_OFFSET_FROM:
         write_i64(w, done.log_start_offset if error == 0 else -1)
     if terms.version >= PRODUCE_RECORD_ERRORS_FROM:
-        _write_refusal(w, terms.flexible, &done.refusal)
+        _write_refusal(w, terms.flexible, &done.refusal, done.storage if error == KAFKA_STORAGE_ERROR else 0)
     write_no_tags(w, terms.flexible)
 
 

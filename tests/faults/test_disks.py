@@ -14,7 +14,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.header import decode_response, encode_request
-from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, ProduceResponse
+from penstock.pyx.wire.messages import (
+    AlterClientQuotasRequest,
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+    ProduceResponse,
+)
 from support import faultio
 from support.dataplane import Peer, batch, produce, produced
 from support.harness import BrokerProcess, WireConnection
@@ -232,6 +237,47 @@ def test_a_full_disk_refuses_and_recovers_by_itself(disks: Disks, number: int) -
     disks.broker.kill()
     disks.broker.start()
     assert disks.values(full) == [b"before", b"after"]
+
+
+def refused(disks: Disks, partition: int, version: int) -> tuple[int, str | None]:
+    """What the answer to a produce says: its error and its words."""
+    frame = encode_request(produce(TOPIC, batch([b"x"]), version, index=partition), version, 1, "refused")
+    with Peer(disks.broker.port) as peer:
+        peer.send_all([frame])
+        answer = produced(decode_response(ProduceResponse, peer.receive(), version)[1])
+    return answer.error_code, answer.error_message
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EIO, "the partition is offline: its disk failed"),
+        (errno.ENFILE, "the broker is short of memory or file descriptors"),
+    ],
+)
+def test_a_produce_is_told_why_the_disk_refuses_it(disks: Disks, number: int, words: str) -> None:
+    partition = disks.in_folder(1)[0]
+    disks.plant(f"write {number} {disks.folders[1]}")
+    for version in (8, 9):
+        code, said = refused(disks, partition, version)
+        assert code == ErrorCode.KAFKA_STORAGE_ERROR and (said or "").startswith(words)
+    assert refused(disks, partition, 7) == (ErrorCode.KAFKA_STORAGE_ERROR, None)  # It has no place for words.
+    disks.plant()
+    if number != errno.EIO:
+        until(lambda: refused(disks, partition, 9) == (0, None), "the same records to be taken", disks.broker.log_text)
+
+
+def test_an_admin_is_told_why_the_store_refuses_a_change(disks: Disks) -> None:
+    disks.plant(f"write {errno.ENOSPC} {disks.folders[0]}/metadata")
+    entity = AlterClientQuotasRequest.EntityData(entity_type="user", entity_name="somebody")
+    value = AlterClientQuotasRequest.OpData(key="producer_byte_rate", value=1000.0)
+    asked = AlterClientQuotasRequest(entries=[AlterClientQuotasRequest.EntryData(entity=[entity], ops=[value])])
+    with WireConnection(disks.broker.bootstrap) as connection:
+        (entry,) = connection.ask(asked, 1).entries
+    assert entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"the disk of `{disks.folders[0]}/metadata.db` refuses it: database or disk is full" in (entry.error_message or "")
 
 
 def test_a_disk_that_hangs_holds_up_no_other_folders_upkeep(tmp_path: Path, shim: Path) -> None:
