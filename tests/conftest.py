@@ -22,27 +22,38 @@ settings.load_profile("penstock")
 
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
 LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")
-KAFKAS = {"apache_kafka", "second_kafka", "kafka_as"}
+# The tests that start JVMs are those of two processes, however many there are: each JVM wants a processor for itself. These are
+# the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes.
+FIRST_WITH_JVMS = ("spark/test_nights.py", "spark/test_etl_interrupts.py", "demo/")
+KAFKAS = {"apache_kafka", "second_kafka"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests one process runs, for `--dist loadgroup`, and which come first.
 
-    The tests of a folder that use Apache Kafka stay together: each process that runs one starts JVMs of its own. So do the
-    tests of a file that share a fixture or use Spark. Any other test goes to whichever process is free.
+    Two processes begin with the tests that start JVMs, the others run all else meanwhile. Tests of a file that share a
+    fixture or use Spark stay together. Any other test goes to whichever process is free.
     """
     shared = {item.path for item in items if _shares(item)}
+    java = {item.path for item in items if item.path in shared and _starts_jvms(item)}
+    kafkas = {item.path for item in items if item.path in shared and _uses_kafka(item)}
+    groups: dict[pytest.Item, str] = {}
     for item in items:
-        group = str(item.path) if item.path in shared else _group(item)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if item.path in java or _starts_jvms(item):
+            first = _uses_kafka(item) or item.path in kafkas or _place(item).startswith(FIRST_WITH_JVMS)
+            groups[item] = "first-with-jvms" if first else "second-with-jvms"
+        elif item.path in shared:
+            groups[item] = str(item.path)
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
     places = {name: number for number, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(_folder(item), len(places)))
+    items.sort(key=lambda item: ("jvms" not in groups.get(item, ""), places.get(_place(item).split("/")[0], len(places))))
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+def _place(item: pytest.Item) -> str:
+    """The path of a test's file in `tests`."""
+    return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 def _shares(item: pytest.Item) -> bool:
@@ -54,10 +65,14 @@ def _shares(item: pytest.Item) -> bool:
     return scoped or item.get_closest_marker("spark") is not None
 
 
-def _group(item: pytest.Item) -> str | None:
-    if not isinstance(item, pytest.Function):
-        return None
-    return f"kafka-{_folder(item)}" if KAFKAS.intersection(item.fixturenames) else None
+def _uses_kafka(item: pytest.Item) -> bool:
+    """Whether a test uses nodes of a fixture: by name, or by a parameter that `kafka_as` takes."""
+    names = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
+    return bool(KAFKAS & names) or ("kafka_as" in names and item.get_closest_marker("kafka") is not None)
+
+
+def _starts_jvms(item: pytest.Item) -> bool:
+    return _uses_kafka(item) or any(item.get_closest_marker(name) for name in ("kafka", "spark"))
 
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.

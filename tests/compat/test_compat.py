@@ -10,6 +10,8 @@ import pytest
 
 RUNNER = Path(__file__).with_name("run.py")
 
+pytestmark = pytest.mark.timeout(900)  # a suite in one test: JVM after JVM
+
 
 def compat(cache: Path, suite: str, only: str = "") -> None:
     """A suite against a broker of its own; every test of its list must pass."""
@@ -17,7 +19,7 @@ def compat(cache: Path, suite: str, only: str = "") -> None:
         [sys.executable, str(RUNNER), suite, "--only", only, "--runs", str(cache)],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
