@@ -22,7 +22,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-package-") as folder:
         made, away = Path(folder, "dist"), Path(folder, "a b")  # users' folders have blanks in their names
         away.mkdir()
-        _run([sys.executable, "-m", "build", "--outdir", str(made), str(ROOT)], away, quiet=True)
+        lock = ROOT / "build" / "lock"  # only one setup.py at a time writes penstock.egg-info
+        _run(["flock", str(lock), sys.executable, "-m", "build", "--outdir", str(made), str(ROOT)], away, quiet=True)
         (wheel,) = made.glob("*.whl")
         environment = away / "venv"
         venv.create(environment, with_pip=True)

@@ -13,7 +13,8 @@ COLLECTION = ROOT / "deploy" / "ansible"
 
 def build(folder: Path, *options: str) -> list[Path]:
     """Build the packages into a folder: options of `deploy/deb/build.py`."""
-    command = [sys.executable, str(ROOT / "deploy/deb/build.py"), "--fast", "--out", str(folder), *options]
+    lock = ROOT / "build" / "lock"  # only one setup.py at a time writes penstock.egg-info
+    command = ["flock", str(lock), sys.executable, str(ROOT / "deploy/deb/build.py"), "--fast", "--out", str(folder), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [Path(line) for line in done.stdout.splitlines()]
