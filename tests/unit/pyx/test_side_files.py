@@ -319,27 +319,28 @@ def test_what_was_wrong_is_said_once_a_segment(
 
 def test_what_one_thread_has_mended_another_finds_right(original: Original, tmp_path: Path) -> None:
     """All threads come upon the damage at once: whoever is second looks again instead of answering an error."""
-    threads, done = 3, Event()
+    threads = 3
 
-    def keep_the_gil() -> None:
+    def keep_the_gil(done: Event) -> None:
         while not done.is_set():  # So that a thread that has seen the damage goes on after another has mended it.
             pass
 
     with ThreadPoolExecutor(2 * threads) as pool:
-        for _ in range(threads):
-            pool.submit(keep_the_gil)
-        try:
-            for _ in range(6):
-                logs, copy = opened(original, tmp_path, clean=True)
-                for suffix in (".timeindex", ".checks"):
-                    for path in beside(copy / f"{TOPIC}-0", suffix):
-                        path.write_bytes(DAMAGES["garbage"](path.read_bytes()))
-                logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, True)
+        for _ in range(6):
+            logs, copy = opened(original, tmp_path, clean=True)
+            for suffix in (".timeindex", ".checks"):
+                for path in beside(copy / f"{TOPIC}-0", suffix):
+                    path.write_bytes(DAMAGES["garbage"](path.read_bytes()))
+            logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, True)
+            done = Event()
+            for _ in range(threads):
+                pool.submit(keep_the_gil, done)
+            try:
                 looks = [pool.submit(logs.offset_for_timestamp, TOPIC, 0, original.times[0]) for _ in range(threads)]
                 assert all(look.result() == original.seen.by_time[original.times[0]] for look in looks)
-                logs.delete(TOPIC, 0)
-        finally:
-            done.set()
+            finally:
+                done.set()
+            logs.delete(TOPIC, 0)
 
 
 def old_log(root: Path, timestamp_ms: int) -> tuple[LogManager, Path]:
