@@ -11,7 +11,7 @@ from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpa
 from support.class_archive import archived
 from support.harness import output
 
-__all__ = ["KAFKA_VERSION", "ApacheKafka", "free_ports", "java", "jvm", "kafka_classpath"]
+__all__ = ["KAFKA_VERSION", "ApacheKafka", "classes", "free_ports", "java", "jvm", "kafka_classpath"]
 
 HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -31,9 +31,14 @@ PROPERTIES = {
 
 
 @functools.cache
+def classes() -> list[str]:
+    """A JVM's options for the archive of the newest Kafka's classes."""
+    return archived("kafka", kafka_classpath(), _run_once)
+
+
 def jvm(version: str = KAFKA_VERSION) -> list[str]:
     """A JVM's options for Kafka's programs. The newest version's are the ones that start often: their classes are archived."""
-    return HEAP + (archived("kafka", kafka_classpath(), _run_once) if version == KAFKA_VERSION else [])
+    return HEAP + (classes() if version == KAFKA_VERSION else [])
 
 
 def _run_once(archive: Path) -> None:

@@ -19,6 +19,7 @@ from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out
 from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, PENSTOCK, WITHOUT
 from penstock.bench.world import World
+from support.kafka_jars import classes
 
 JAVA = (
     clients.JavaProduce,
@@ -31,6 +32,7 @@ JAVA = (
 BETWEEN_KAFKA = [case.name for case in PIPELINE_CASES if isinstance(case, mirror.Mirror) and case.brokers == KAFKA]
 SCALE = 0.001
 MINUTES = 0.02
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # nothing runs long enough here for the second compiler to pay
 MEASURED = (PENSTOCK, WITHOUT, CONFLUENT, FLOOR)
 # What may be zero at this scale: CPU seconds have a grain of 10 ms, memory may not grow, memory may even shrink.
 MAY_BE_ZERO = ("stolen", "closed", "cpu", "rss_each_connection_kib", "bytes_of_memory", " ns")
@@ -46,8 +48,16 @@ def param(case: Case) -> object:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     programs = Programs(Path("build/bench/programs"))
     world = World(tmp_path_factory.mktemp("bench"), SCALE, MINUTES, programs)
-    yield world
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        yield world
     world.close()
+
+
+@pytest.fixture
+def kafkas_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of Apache Kafka map the archive of its classes."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join([QUICK_JAVA, *classes()]))
 
 
 def measure(world: World, case: Case) -> Measured:
@@ -94,6 +104,7 @@ def test_the_names_of_cases_are_all_different() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.usefixtures("kafkas_classes")
 def test_both_brokers_in_turn(world: World) -> None:
     cases = {case.name: case for case in BROKER_CASES}
     case = cases["request-16x1"]
@@ -108,6 +119,7 @@ def test_both_brokers_in_turn(world: World) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.usefixtures("kafkas_classes")
 def test_mirror_maker_copies_beside_ours(world: World) -> None:
     case = next(case for case in PIPELINE_CASES if case.name in BETWEEN_KAFKA)
     case.warm = False
