@@ -326,7 +326,7 @@ def test_what_one_thread_has_mended_another_finds_right(original: Original, tmp_
             pass
 
     with ThreadPoolExecutor(2 * threads) as pool:
-        for _ in range(6):
+        for _ in range(20):
             logs, copy = opened(original, tmp_path, clean=True)
             for suffix in (".timeindex", ".checks"):
                 for path in beside(copy / f"{TOPIC}-0", suffix):
