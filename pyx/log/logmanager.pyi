@@ -121,7 +121,8 @@ class LogManager(LogTable):
 
     def upkeep(self, topic: str, partition: int, now_ms: int, retain: bool = True, remove: bool = True) -> UpkeepResult:
         """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Without
-        `remove`, files of segments that retention lets go stay until `remove_expired`. Slow. Raises OSError."""
+        `remove`, files of segments that retention lets go stay until `remove_expired`. Slow. Raises OSError, unless it let
+        segments go: their files are to be removed then, and the next round says what is still wrong."""
 
     def remove_expired(self, path: str, now_ms: int) -> None:
         """Write down where the logs of a log folder begin by now, and remove the files of what retention let go. Slow. Raises

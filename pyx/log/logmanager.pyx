@@ -432,7 +432,9 @@ cdef class LogManager(LogTable):
         self.say(led)
         if remove:
             self._remove_expired(led.folder, [led], now_ms)
-        if result != 0:
+        # A round that let segments go has its caller remove their files, whatever else went wrong: on a full disk
+        # that makes room. What is still wrong then is the next round's error.
+        if result != 0 and kept.segments_deleted == 0:
             raise_os(result, p.log.folder)
         reasons = {name: kept.by[reason] for reason, name in _REASONS.items() if kept.by[reason] > 0}
         return UpkeepResult(

@@ -1,6 +1,6 @@
 """Keeping a log: roll, flush, retention; see upkeep.pxd."""
 
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, later_ms, sync_folder
@@ -140,15 +140,15 @@ cdef Reason _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now
     return KEPT
 
 
-cdef size_t _expired_front(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept nogil:
-    """Under the lock: how many segments retention lets go, counted from the front. The active one may be among them.
-    `out` (or NULL): how many for each reason."""
+cdef size_t _expired_front(PartitionLog* p, int64_t now_ms, size_t most, Upkeep* out) noexcept nogil:
+    """Under the lock: how many segments retention lets go, counted from the front, at most `most`. The active one may
+    be among them. `out` (or NULL): how many for each reason."""
     cdef Reason reason
     cdef int64_t excess = -p.config.retention_bytes, next_base
     cdef size_t i, n = p.log.segments.size()
     for i in range(n):
         excess += p.log.segments[i].size
-    for i in range(n):
+    for i in range(min(n, most)):
         next_base = p.log.segments[i + 1].base_offset if i + 1 < n else p.log.log_end
         if i + 1 == n and p.log.segments[i].size == 0:
             return i
@@ -157,13 +157,13 @@ cdef size_t _expired_front(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcep
             return i
         if out != NULL:
             out.by[<int>reason] += 1
-    return n
+    return min(n, most)
 
 
 cdef int _take_expired(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept nogil:
     """Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that
     the log keeps its end. Their files stay until remove_expired."""
-    cdef size_t i, n = _expired_front(p, now_ms, out)
+    cdef size_t i, n = _expired_front(p, now_ms, SIZE_MAX, NULL)
     cdef int result = 0
     if n == p.log.segments.size():
         result = roll(p, now_ms)
@@ -173,6 +173,7 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept no
             n -= 1
     if n == 0:
         return result
+    _expired_front(p, now_ms, n, out)
     for i in range(n):
         out.segments_deleted += 1
         out.bytes_deleted += p.log.segments[i].size
@@ -205,7 +206,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     pthread_mutex_lock(&p.lock)
     take_config(p)
     last = p.log.segments.size() - 1
-    expired = 0 if all else _expired_front(p, now_ms, NULL)
+    expired = 0 if all else _expired_front(p, now_ms, SIZE_MAX, NULL)
     believed = p.log.segments[last].base_offset
     p.flush_at_ms = 0
     for i in range(last + 1 if all else last):

@@ -341,6 +341,29 @@ def test_a_full_disk_stops_no_roll_for_good(tmp_path: Path, shim: Path) -> None:
         disks.broker.kill()
 
 
+def test_retention_makes_room_on_a_full_disk_that_no_index_can_be_written_to(tmp_path: Path, shim: Path) -> None:
+    """Each round of upkeep fails at the flush of a sealed segment, after retention has let older segments go."""
+    often = {"log_retention_check_interval_ms": 100, "log_initial_task_delay_ms": 0, "penstock_ballast_bytes": 0}
+    disks = Disks(tmp_path, shim, SMALL, **often, log_segment_delete_delay_ms=0)
+    try:
+        partition = disks.in_folder(1)[0]
+        folder = disks.folders[1] / f"{TOPIC}-{partition}"
+        for number in range(5):
+            assert disks.produce(partition, b"%d" % number * 700) is None
+        first = min(folder.glob("*.log"))
+        disks.plant(f"write {errno.ENOSPC} {disks.folders[1]}/")
+        disks.until(f"upkeep failed topic={TOPIC} partition={partition}")
+        less = ConfigEntry("retention.bytes", "1500", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[less])
+        disks.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+        until(lambda: not first.exists(), "the oldest segment's file to go", disks.broker.log_text)
+        disks.until(f"topic={TOPIC} partition={partition}: 3 by retention.bytes; ")
+        disks.plant()
+        assert disks.produce(partition, b"after", timeout_ms=int(WAIT_S * 1000)) is None
+    finally:
+        disks.broker.close()
+
+
 def test_short_writes_are_finished(disks: Disks) -> None:
     partition = disks.in_folder(0)[0]
     disks.plant(f"write short {disks.folders[0]}/{TOPIC}")
