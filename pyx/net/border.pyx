@@ -415,75 +415,64 @@ cdef class DataPlane:
             held = produce_held(self.plane.logs, &head, body)
         return held
 
-    def serve_flushing(self, request) -> bool:
+    cdef ProduceResult serve_produce(self, request, const int16_t* verdicts, Writer* answer):
+        """`produce_serve` of a request; counts what it appended. The caller frees the answer's bytes."""
         cdef bytes frame = request.frame
-        cdef Sender sender = self.sender_of(request)
+        cdef Sender sender
         cdef RequestHead head
         cdef Reader body
-        cdef Writer writer
         cdef ProduceTally tally
         cdef ProduceResult result
-        memset(&writer, 0, sizeof(Writer))
+        memset(answer, 0, sizeof(Writer))
         memset(&tally, 0, sizeof(ProduceTally))
-        if not _begin(frame, &head, &body):
-            return False
-        with nogil:
-            result = produce_serve(self.plane.logs, &sender, &head, body, &writer, &tally, NULL)
-        if result == PRODUCE_HAND_OVER or result == PRODUCE_HELD:
-            free(writer.p)
-            return False
-        self.add_produced(&tally)
-        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
-            free(writer.p)
-            self.close_connection(request.token, *_why(result, frame))
-        else:
-            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
-        return True
-
-    cdef Sender sender_of(self, request):
-        cdef Sender sender
         sender.refusals = self.plane.refusals
         sender.connection = token_connection(request.token)
-        return sender
-
-    cdef void add_produced(self, const ProduceTally* tally) noexcept:
-        """With the GIL: the loop and the threads of flushing produces add."""
+        if not _begin(frame, &head, &body):
+            return PRODUCE_MALFORMED
+        with nogil:
+            result = produce_serve(self.plane.logs, &sender, &head, body, answer, &tally, verdicts)
+        # With the GIL: the loop and the threads of flushing produces add.
         self.plane.produced.batches += tally.batches
         self.plane.produced.bytes += tally.bytes
         self.plane.produced.errors += tally.errors
+        return result
+
+    def serve_flushing(self, request) -> bool:
+        cdef Writer answer
+        cdef ProduceResult result = self.serve_produce(request, NULL, &answer)
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            token_post(&self.plane, request.token, MAIL_ANSWER, &answer)
+            return True
+        free(answer.p)
+        if result == PRODUCE_HAND_OVER or result == PRODUCE_HELD:
+            return False
+        self.close_connection(request.token, *_why(result, request.frame))
+        return True
 
     def append_produce(self, request, dict refused) -> object:
         cdef bytes frame = request.frame
-        cdef Sender sender = self.sender_of(request)
         cdef vector[int16_t] verdicts
         cdef RequestHead head
         cdef Reader body
-        cdef Writer writer
-        cdef ProduceTally tally
+        cdef Writer answer
         cdef int64_t partitions = -1
-        cdef ProduceResult result = PRODUCE_MALFORMED
-        memset(&writer, 0, sizeof(Writer))
-        memset(&tally, 0, sizeof(ProduceTally))
+        cdef ProduceResult result
         if _begin(frame, &head, &body):
             partitions = produce_partitions(&head, body)
-        if partitions >= 0:
-            verdicts.resize(<size_t>partitions + 1)   # never empty: its address says that a coordinator was asked
-            for place, error in refused.items():
-                if not 0 <= place < partitions:
-                    raise ValueError(f"the request has no partition {place}")
-                verdicts[<size_t>place] = error
-            with nogil:
-                result = produce_serve(
-                    self.plane.logs, &sender, &head, body, &writer, &tally, verdicts.data()
-                )
-            self.add_produced(&tally)
-        answer = None
-        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-            answer = PyBytes_FromStringAndSize(<char*>writer.p, <Py_ssize_t>writer.n)
-        else:
+        # Never empty: its address says that a coordinator was asked. Of a malformed request nobody reads it.
+        verdicts.resize(<size_t>max(partitions, <int64_t>0) + 1)
+        for place, error in refused.items():
+            if not 0 <= place < partitions:
+                raise ValueError(f"the request has no partition {place}")
+            verdicts[<size_t>place] = error
+        result = self.serve_produce(request, verdicts.data(), &answer)
+        try:
+            if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+                return PyBytes_FromStringAndSize(<char*>answer.p, <Py_ssize_t>answer.n)
             self.close_connection(request.token, *_why(result, frame))
-        free(writer.p)
-        return answer
+            return None
+        finally:
+            free(answer.p)
 
     def flush_produce(self, request) -> None:
         cdef bytes frame = request.frame
