@@ -30,6 +30,7 @@ MODULES: dict[str, list[str]] = {
     "record.rewrite": [],
     "descriptors": [],
     "log.room": [],
+    "log.endslots": [],
     "log.damage": [],
     "log.segment": [],
     "log.producerstate": [],

@@ -8,6 +8,14 @@ from pathlib import Path
 PRIVATE_UMASK = 0o077  # files of a broker or a stage hold records and secrets: no other user of the machine reads them
 
 
+def boot_id() -> str:
+    """Another after each start of the machine; "" where the kernel doesn't say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def sync_folder(path: Path) -> None:
     """Make names that came, went or changed in a folder survive a power cut. Raises OSError."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -328,8 +328,9 @@ cdef extern from "pthread.h" nogil:
 cdef extern from "signal.h" nogil:
     ctypedef struct sigset_t:
         pass
-    int SIG_BLOCK, SIG_SETMASK
+    int SIG_BLOCK, SIG_SETMASK, SIGBUS
     int sigfillset(sigset_t* out) noexcept
+    int sigdelset(sigset_t* out, int signal) noexcept
     int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* old) noexcept
     pthread_t pthread_self() noexcept
 
@@ -338,10 +339,12 @@ cdef inline int64_t monotonic_us() noexcept nogil:
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
 
-# Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal.
+# Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal. Nobody sends SIGBUS:
+# the thread that touched the memory gets it (endslots.pxd).
 cdef inline void block_signals() noexcept nogil:
     cdef sigset_t all_signals
     sigfillset(&all_signals)
+    sigdelset(&all_signals, SIGBUS)
     pthread_sigmask(SIG_BLOCK, &all_signals, NULL)
 
 cdef extern from *:

@@ -6,6 +6,8 @@ DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as 
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
                             which Kafka leaves unread
+DIR/penstock-checkpoints    where each log begins and ends, as it was written last (pyx/log/checkpoint.py)
+DIR/penstock-log-ends       where each log ends, for the start after a kill -9 (pyx/log/endslots.pxd)
 DIR/.ballast                space that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
@@ -22,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock, boot_id
+from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
-from penstock.durable import replace_file, sync_folder
+from penstock.durable import boot_id, replace_file, sync_folder
 
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

@@ -111,14 +111,6 @@ def _parse(content: bytes) -> Last:
     return Last(boot_id, flushed == FLUSHED)
 
 
-def boot_id() -> str:
-    """Another after each start of the machine; "" where the kernel doesn't say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 def _flock(fd: int, path: Path, passing: tuple[int, ...] = ()) -> None:
     """passing: errors of file systems that don't lock this; what is locked beside it has to do there."""
     try:

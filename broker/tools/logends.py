@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN
-from penstock.broker.logs.lock import UNKNOWN, boot_id, last_run
+from penstock.broker.logs.lock import UNKNOWN, last_run
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.durable import boot_id
 from penstock.pyx.log.checkpoint import OURS, Checkpoints
 from penstock.pyx.log.damage import corrupt_ranges
 
@@ -20,16 +21,20 @@ def missing_ends(folder: Path) -> list[dict[str, Any]]:
         return []
     known = Checkpoints(str(data)).of(key, topic_id_in(folder) or bytes(16))
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
-    if not segments:
-        return []
+    # What wasn't flushed a power cut may have taken.
+    cut = not (data / CLEAN_SHUTDOWN).exists() and last_run(data).boot_id not in (UNKNOWN, boot_id())
+    wanted = known.flushed_end if cut else known.log_end
     rows: list[dict[str, Any]] = []
+    if not segments:
+        begun = max(known.begin, known.log_start)
+        if begun < wanted:
+            text = f"offsets {begun} to {wanted - 1} are missing: the log has no segment"
+            rows.append({"file": str(folder / f"{begun:020d}.log"), "position": 0, "damage": text})
+        return rows
     first = int(segments[0].stem)
     if 0 <= known.begin < first:
         text = f"offsets {known.begin} to {first - 1} are missing at the log's beginning"
         rows.append({"file": str(folder / f"{known.begin:020d}.log"), "position": 0, "damage": text})
-    # What wasn't flushed a power cut may have taken.
-    cut = not (data / CLEAN_SHUTDOWN).exists() and last_run(data).boot_id not in (UNKNOWN, boot_id())
-    wanted = known.flushed_end if cut else known.log_end
     _, end, _, position = corrupt_ranges(str(segments[-1]), int(segments[-1].stem), known.first_dirty < 0)
     if end < wanted and known.begin < wanted:
         text = f"offsets {end} to {wanted - 1} are missing at the log's end"

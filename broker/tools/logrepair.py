@@ -128,7 +128,8 @@ def _look(folder: Path, known: Offsets) -> Lost:
     found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
     damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
     first = int(segments[0].stem) if segments else known.log_end
-    begin = (known.begin, first) if 0 <= known.begin < first else None
+    begun = known.begin if segments or known.begin >= 0 else known.log_start
+    begin = (begun, first) if 0 <= begun < first else None
     return Lost(folder, damaged, segments[-1] if segments else None, begin, known.log_end)
 
 

@@ -9,6 +9,7 @@ from penstock.pyx.errorcodes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
+from penstock.pyx.log.endslots cimport note_end
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
@@ -200,6 +201,7 @@ cdef uint64_t _take_in(
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
+    note_end(p.end_slot, s.next_offset)
     # What has to be flushed is shown by the flush, and nothing before what lies in front of it.
     return 0 if waits or is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
 

@@ -20,6 +20,7 @@ at all.
 
 A log that begins later than its line says, or ends earlier, has lost files or bytes: it isn't opened (recovery.pxd).
 Retention therefore writes the new first segment before it removes files. After a power cut only what was flushed counts.
+After a kill -9 the end is that of the log's slot (endslots.pxd), which is newer; without this file slots say nothing.
 
 Version 1 has no ends of logs, and is read: they are unknown then. A Penstock that knows only version 1 says that this
 file is damaged and goes on as without it.
@@ -54,6 +55,7 @@ from typing import NamedTuple
 from penstock import log
 from penstock.durable import replace_file
 from penstock.failpoints import declare, failpoint
+from penstock.pyx.log.endslots import key_of, read_ends
 from penstock.pyx.record.crc import crc32c
 
 OURS = "penstock-checkpoints"
@@ -214,16 +216,26 @@ class Checkpoints:
         self._changed = set(KAFKAS)  # those whose text isn't what `_offsets` say
         self._written = False  # our file says what `_offsets` say
         self._starts: set[Key] = set()  # those that Kafka's file of log starts has, or will have
+        self._unbound: set[Key] = set()  # those whose lines in our file have no topic's id
         self._overdue = True  # a reader of names could take a deleted partition's offsets for another's; or `owe` says so
         self.whole = True
         """Our file was there, and right, when it was read."""
+        self._ends: dict[bytes, tuple[bytes, int]] = {}  # of logs that weren't opened yet, as their slots say them
         self._load()
 
     def of(self, key: Key, topic_id: bytes) -> Offsets:
         """What is known of a partition of that topic; nothing of another's of its name."""
         with self._lock:
             known = self._offsets.get(key, NOTHING)
-        return known if known.topic_id in (topic_id, None) else NOTHING
+            end_of, end = self._ends.get(key_of(*key), (b"", 0))
+        if known.topic_id not in (topic_id, None):
+            known = NOTHING
+        return known._replace(log_end=end) if end_of == topic_id and end > known.log_end else known
+
+    def ends_before(self) -> dict[bytes, tuple[bytes, int]]:
+        """Where the logs ended that weren't opened yet, by their slots (`read_ends`)."""
+        with self._lock:
+            return dict(self._ends)
 
     def put(
         self, key: Key, topic_id: bytes, recovery_point: int, log_start: int, first_segment: int, log_end: int, flushed_end: int
@@ -236,6 +248,7 @@ class Checkpoints:
             start = log_start if log_start > first_segment else 0
             # A log start that no checksum vouched for gets none by being written again.
             unchecked = before.topic_id is None and 0 < start == before.log_start
+            self._ends.pop(key_of(*key), None)
             # What was flushed once stays so, though a recovery begins to count again.
             flushed = min(log_end, max(flushed_end, recovery_point, before.flushed_end))
             self._put(
@@ -244,6 +257,15 @@ class Checkpoints:
                     None if unchecked else topic_id, start, recovery_point, before.first_dirty, first_segment, log_end, flushed
                 ),
             )
+
+    def keep_end(self, key: Key, topic_id: bytes) -> None:
+        """A log isn't opened: where it ended by its slot counts after a start of the machine too, since this one has found
+        that its records are gone."""
+        known = self.of(key, topic_id)
+        with self._lock:
+            if known.log_end > known.flushed_end and key_of(*key) in self._ends:
+                self._put(key, known._replace(flushed_end=known.log_end))
+                self._overdue = True
 
     def begin_at(self, key: Key, topic_id: bytes, first_segment: int) -> None:
         """Take it that a partition begins with that segment: what it had before is lost, and an operator knows."""
@@ -298,6 +320,7 @@ class Checkpoints:
             known = other._offsets.get(key)
         with self._lock:
             before = self._offsets.get(key)
+            self._ends.pop(key_of(*key), None)
             if known is None:
                 self._drop(key)
             else:
@@ -346,13 +369,14 @@ class Checkpoints:
             self._changed.add(CLEANED)
 
     def _drop(self, key: Key) -> None:
+        self._ends.pop(key_of(*key), None)
         gone = self._offsets.pop(key, None)
         if gone is None:
             return
         del self._lines[key]
         self._written = False
         self._changed.update(KAFKAS)
-        self._overdue = self._overdue or gone.topic_id is None or key in self._starts
+        self._overdue = self._overdue or gone.topic_id is None or key in self._starts or key in self._unbound
 
     def _text(self, name: str) -> bytes:
         """What one of Kafka's files is to hold; empty: it needn't be there."""
@@ -377,6 +401,7 @@ class Checkpoints:
             kafkas = {name: (sums[name], self._there[name] or sums[name]) for name in KAFKAS}
             ours = None if self._written else format_offsets(self._lines.values(), kafkas)
             starts = {key for key, known in self._offsets.items() if known.log_start > 0}
+            unbound = {key for key, known in self._offsets.items() if known.topic_id is None}
             self._starts |= starts
             overdue = self._overdue
             self._written, self._overdue = True, False
@@ -384,6 +409,8 @@ class Checkpoints:
             if ours is not None:
                 _replace(self._folder / OURS, ours, sync=True)
                 ours = None
+                with self._lock:
+                    self._unbound = unbound
             failpoint(WRITTEN)
             for name in due:
                 _replace(self._folder / name, texts[name], sync=False)
@@ -422,6 +449,9 @@ class Checkpoints:
         self._lines = {key: format_line(key, known) for key, known in self._offsets.items()}
         self._written, self._overdue = True, False
         self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
+        self._unbound = {key for key, known in self._offsets.items() if known.topic_id is None}
+        # An older Penstock, which doesn't know slots, was the last one here.
+        self._ends = read_ends(str(self._folder)) if data.startswith(_HEAD) else {}
         for name in KAFKAS:
             if self._there[name] not in kafkas.get(name, ()):
                 if self._warn_of(name, found[name]):
@@ -450,6 +480,7 @@ class Checkpoints:
 
     def _forget_ends(self) -> None:
         """Kafka may have deleted segments of any log."""
+        self._ends.clear()
         for key, known in self._offsets.items():
             self._put(key, known._replace(first_segment=-1, log_end=0, flushed_end=0))
 

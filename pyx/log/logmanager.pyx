@@ -8,10 +8,12 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.descriptors cimport set_close_files
 from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
 from penstock.pyx.log.append cimport Append, partition_append
+from penstock.pyx.log.endslots import NAME, slots_lost
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
 from penstock.pyx.log.openfiles cimport close_files
@@ -49,6 +51,8 @@ LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted newest_ms reasons rolled flushed")
 _REASONS = {BY_LOG_START: "deleted records", BY_TIME: "retention.ms", BY_BYTES: "retention.bytes"}
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
+
+_log = log.get(__name__)
 
 set_close_files(close_files)
 
@@ -630,5 +634,10 @@ cdef class LogManager(LogTable):
                     folder_fail((<Folder>folder).shared, error.errno)
                 elif is_full(error.errno):
                     folder_ran_full((<Folder>folder).shared)
+        if slots_lost():
+            _log.warning(
+                "`%s` of a log folder can't be written any more: its disk fails, or somebody has cut the file. If this "
+                "process is killed, a lost end of a log is only noticed up to the last checkpoint", NAME,
+            )
         if failed is not None:
             raise failed

@@ -6,14 +6,18 @@ hold up every thread, and a thread that waits for it with the GIL would wait for
 
 from libc.stdint cimport int64_t
 
+from penstock.pyx.log.endslots cimport EndSlots
 from penstock.pyx.log.partition cimport LogSetOwner, Partition
 from penstock.pyx.log.partitionlog cimport LogFolder, PartitionLog
 from penstock.pyx.log.recovery cimport RecoveryReport
 
-# A log folder: its checkpoint files, and what all its partitions share.
+# A log folder: its checkpoint files, the slots with the ends of its logs, and what all its partitions share.
 cdef class Folder:
     cdef LogFolder* shared
     cdef readonly object checkpoints
+    cdef EndSlots ends
+    # What is known of a log that isn't there any more.
+    cdef object forget(self, tuple key)
 
 
 # Holds the set's reference of a led partition, and what Python knows of it.

@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, LOG_CORRUPT, Damage
+from penstock.pyx.log.endslots cimport EndSlots
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
@@ -51,14 +52,20 @@ cdef class Folder:
 
     def __cinit__(self, path, int news):
         self.checkpoints = Checkpoints(path)
+        self.ends = EndSlots(path, self.checkpoints.ends_before)
         self.shared = made[LogFolder]()
         self.shared.refs = 1
         self.shared.news = news
+        self.shared.ends = self.ends.chunks
 
     def __dealloc__(self):
         # Partitions that outlive the LogManager must not write to a descriptor that is another's by then.
         self.shared.news = -1
         folder_release(self.shared)
+
+    cdef object forget(self, tuple key):
+        self.checkpoints.drop(key)
+        self.ends.drop(*key)
 
 
 cdef class LeaderEntry:
@@ -400,13 +407,14 @@ cdef class LogTable(LogSetOwner):
             known = led.folder.checkpoints.of(key, topic_id)
             if fresh:
                 # A deleted topic's, if the broker died before they were written.
-                led.folder.checkpoints.drop(key)
+                led.folder.forget(key)
                 most = max(known.log_start, known.recovery_point, known.log_end)
                 if known.topic_id is not None and most > 0:
                     _log.warning(
                         "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
                         "it begins again", topic, partition, most, path,
                     )
+                    led.folder.checkpoints.owe()     # what it had isn't missed after a kill, either
                 known = led.folder.checkpoints.of(key, topic_id)
             p = led.p
             p.folder = led.folder.shared
@@ -433,10 +441,13 @@ cdef class LogTable(LogSetOwner):
             if result == LOG_CORRUPT:
                 with self.lock:
                     self.damaged_segments += 1
+                if p.log.known_end == known.log_end:
+                    led.folder.checkpoints.keep_end(key, topic_id)
                 raise CorruptLogError(_what_is_corrupt(path, &report.damage))
             if result != 0:
                 raise_os(result, path)
             self._check_start(led, known, &report)
+            p.end_slot = led.folder.ends.take(topic, topic_id, partition, p.log.log_end)
             with self.lock:
                 self.led[key] = led
                 before = self.announced.pop(key, None)
@@ -448,7 +459,7 @@ cdef class LogTable(LogSetOwner):
         with self.lock:
             others = [other for other in self.folders.values() if other is not led.folder]
         for other in others:
-            (<Folder>other).checkpoints.drop(key)      # somebody has moved it here by hand
+            (<Folder>other).forget(key)    # somebody has moved it here by hand
         self.note(led)
         if p.log.log_end < known.log_end or 0 <= known.begin < p.log.log_start:
             # What a power cut took, or retention on a full disk, isn't missed at the start after the next kill.
@@ -622,7 +633,7 @@ cdef class LogTable(LogSetOwner):
             pthread_mutex_lock(&p.upkeep)
             halt_log(p)
             pthread_mutex_unlock(&p.upkeep)
-        led.folder.checkpoints.drop(led.key)
+        led.folder.forget(led.key)
         path = Path(os.fsdecode(p.log.folder))
         # Kafka's form: a name of at most 255 bytes that no topic can have.
         suffix = f"-{partition}.{os.urandom(16).hex()}-delete"
@@ -647,13 +658,14 @@ cdef class LogTable(LogSetOwner):
 
     def carry_checkpoints(self, str topic, int partition, str folder, str to):
         """Copy what the checkpoints say of a log that isn't open to another folder; see logtable.pyi."""
-        after = self.folder(to).checkpoints
-        if after.carry((topic, partition), self.folder(folder).checkpoints):
-            after.write()
+        cdef Folder after = self.folder(to)
+        after.ends.drop(topic, partition)
+        if after.checkpoints.carry((topic, partition), self.folder(folder).checkpoints):
+            after.checkpoints.write()
 
     def drop_checkpoints(self, str topic, int partition, str folder):
         """Forget what a folder's checkpoints say of a log; see logtable.pyi."""
-        self.folder(folder).checkpoints.drop((topic, partition))
+        self.folder(folder).forget((topic, partition))
 
     def write_overdue_checkpoints(self, str folder):
         """Write a folder's checkpoints if they are overdue; see logtable.pyi."""

@@ -12,6 +12,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.log.endslots cimport EndChunks, EndSlot, release_chunks
 from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.logconfig cimport LogConfig
@@ -39,6 +40,7 @@ cdef struct LogFolder:
     int32_t ahead                      # atomic: a segment's file has more than its batches, for appends to come
     int32_t doubted                    # atomic: a network thread waits for the proof of a segment
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
+    EndChunks* ends                    # the slots of its logs
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
     if folder.news >= 0:
@@ -56,6 +58,7 @@ cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
 
 cdef inline void folder_release(LogFolder* folder) noexcept nogil:
     if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
+        release_chunks(folder.ends)
         dropped[LogFolder](folder)
 
 # A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no
@@ -80,6 +83,7 @@ cdef struct PartitionLog:
     LogConfig wanted                   # will be for whoever takes `lock` next
     int32_t reconfigured               # atomic: `wanted` is another than `config`
     LogState log
+    EndSlot end_slot                   # what `log.log_end` is stored in too, for the start after a kill -9
     int32_t leader_epoch               # atomic; set under the lock
     int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing
     int64_t high_watermark             # atomic, as is last_stable; set under the lock

@@ -112,21 +112,28 @@ cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out)
 
 
 cdef int _validate_begin(const LogState* log, const Listing* listing, RecoveryReport* report) noexcept nogil:
-    """Whether the first segments are there. 0 or LOG_CORRUPT."""
+    """Whether the first segments are there, or any. 0 or LOG_CORRUPT."""
     cdef size_t i
-    if log.known_begin < 0 or (listing.bases.empty() and log.known_end <= log.log_start):
+    cdef bint empty = listing.bases.empty()
+    report.damage.position = 0
+    report.damage.swap = False
+    if empty and log.known_end <= log.log_start:
         return 0
-    if not listing.bases.empty() and listing.bases[0] <= log.known_begin:
+    if empty and log.known_begin < 0:
+        report.damage.kind = DAMAGE_END
+        report.damage.base_offset = log.log_start
+        report.damage.first_offset = log.log_start
+        report.damage.next_offset = log.known_end
+        return LOG_CORRUPT
+    if not empty and (log.known_begin < 0 or listing.bases[0] <= log.known_begin):
         return 0
     for i in range(listing.deleted.size()):
-        if listing.deleted[i] <= log.known_begin:
-            return 0
+        if not empty and listing.deleted[i] <= log.known_begin:
+            return 0                   # retention leaves a segment
     report.damage.kind = DAMAGE_BEGIN
     report.damage.base_offset = log.known_begin
-    report.damage.position = 0
     report.damage.first_offset = log.known_begin
-    report.damage.next_offset = log.known_end if listing.bases.empty() else listing.bases[0]
-    report.damage.swap = False
+    report.damage.next_offset = log.known_end if empty else listing.bases[0]
     return LOG_CORRUPT
 
 

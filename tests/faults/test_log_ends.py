@@ -14,11 +14,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.broker.tools.logcommand import command
 from penstock.errors import ErrorCode
 from penstock.pyx.log.checkpoint import OURS, parse_offsets
+from penstock.pyx.log.endslots import NAME
 from support.asking import end_offset, metadata, produce
 from support.harness import BrokerProcess
 from support.patience import until
 
-TOPIC = "kept"
+TOPIC, OTHER = "kept", "other"
 RECORDS, AGAIN = 8, 3
 BYTES = 400_000
 """Two records fit a segment."""
@@ -27,7 +28,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path / "data", {"log.flush.offset.checkpoint.interval.ms": 100}).start()
+    process = BrokerProcess(tmp_path / "data", {"log.flush.offset.checkpoint.interval.ms": 3_600_000}).start()
     yield process
     process.close()
 
@@ -90,18 +91,31 @@ def cut_at_a_batch(broker: BrokerProcess) -> None:
 def test_a_group_that_read_to_the_end_gets_each_later_record_once(
     broker: BrokerProcess, damage: Callable[[BrokerProcess], None], ended: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config={"segment.bytes": str(1 << 20)})])[TOPIC].result()
+    create(broker, 1 << 20)
     send(broker, 0, RECORDS)
     assert [number for _, number in read(broker, RECORDS)] == list(range(RECORDS))
     if ended == "killed":
-        ours = broker.data / OURS
-        until(lambda: parse_offsets(ours.read_bytes())[0][TOPIC, 0].log_end == RECORDS, "a checkpoint of all records")
+        if damage is first_gone:
+            ours = broker.data / OURS
+            until(lambda: (TOPIC, 0) in parse_offsets(ours.read_bytes())[0], "a checkpoint after a segment was sealed")
         broker.kill()
     else:
         assert broker.stop() == 0
     damage(broker)
+    refused_then_accepted(broker)
+
+
+def create(broker: BrokerProcess, segment_bytes: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [NewTopic(TOPIC, 1, 1, config={"segment.bytes": str(segment_bytes)}), NewTopic(OTHER, 1, 1)]
+    for made in admin.create_topics(topics).values():
+        made.result()
+
+
+def refused_then_accepted(broker: BrokerProcess) -> None:
+    """All records were acknowledged and read, and some are gone."""
     broker.start()
+    assert produce(broker, OTHER, 1) == ErrorCode.NONE, "other partitions serve"
     assert produce(broker, TOPIC, 1) == ErrorCode.KAFKA_STORAGE_ERROR
     (partition,) = metadata(broker, TOPIC).topics[0].partitions
     assert partition.offline_replicas == [0] or partition.error_code
@@ -116,3 +130,35 @@ def test_a_group_that_read_to_the_end_gets_each_later_record_once(
     assert end_offset(broker, TOPIC) == RECORDS
     send(broker, RECORDS, AGAIN)
     assert read(broker, AGAIN) == [(number, number) for number in range(RECORDS, RECORDS + AGAIN)]
+
+
+@pytest.mark.parametrize("damage", [last_gone, last_empty, cut_at_a_batch])
+def test_a_kill_right_after_the_acknowledgements_hides_no_loss(
+    broker: BrokerProcess, damage: Callable[[BrokerProcess], None]
+) -> None:
+    """No checkpoint knows of a record: only the slot of the log does. A start of the machine after it is no way out."""
+    create(broker, 1 << 30)
+    send(broker, 0, RECORDS)
+    assert [number for _, number in read(broker, RECORDS)] == list(range(RECORDS))
+    broker.kill()
+    known = parse_offsets((broker.data / OURS).read_bytes())[0]
+    assert (TOPIC, 0) not in known or known[TOPIC, 0].log_end == 0
+    damage(broker)
+    broker.start()
+    assert produce(broker, TOPIC, 1) == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.kill()
+    (broker.data / NAME).unlink()
+    refused_then_accepted(broker)
+
+
+def test_a_broker_outlives_somebody_who_cuts_the_file_of_ends(broker: BrokerProcess) -> None:
+    """Its network threads store in it."""
+    create(broker, 1 << 30)
+    send(broker, 0, 2)
+    os.truncate(broker.data / NAME, 0)
+    send(broker, 2, RECORDS - 2)
+    assert [number for _, number in read(broker, RECORDS)] == list(range(RECORDS))
+    assert broker.stop() == 0
+    assert NAME in broker.log_text()
+    broker.start()
+    assert end_offset(broker, TOPIC) == RECORDS
