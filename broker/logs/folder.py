@@ -28,10 +28,10 @@ from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
 from penstock.durable import boot_id, replace_file, sync_folder
+from penstock.pyx.log.partitionfolder import LOG_FOLDER_FILES
 
-META = "meta.properties"
+META, STORE = LOG_FOLDER_FILES
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-STORE = "metadata.db"
 DIRECTORY_ID = "directory.id"
 """The key in meta.properties of the folder's own id: it tells this folder from whatever else is at its path one day."""
 HAS_STORE = "penstock.metadata.store"

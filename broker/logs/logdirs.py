@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from penstock.broker.uuids import uuid_bytes
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
+from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 
 Key = tuple[str, int]
 
@@ -404,7 +404,7 @@ def give_way(log_dir: LogDir, key: Key, ending: str) -> Path:
     if why := foreign(found):
         raise OSError(EEXIST, why)
     gone = beside(log_dir, key, ending)
-    found.rename(gone)
+    rename_folder(found, gone)
     return gone
 
 
@@ -555,7 +555,7 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, fl
         ballast.release_left()
         for entry in path.iterdir():
             if _FUTURE.match(entry.name) and entry.is_dir() and not foreign(entry):
-                shutil.rmtree(entry)  # A move that was cut short.
+                remove_folder(entry)  # A move that was cut short.
         held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and _is_partition(entry)}
     except OSError as error:
         folder.close(clean=False)

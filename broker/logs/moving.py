@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from penstock.broker.topic import Topic
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
+from penstock.pyx.log.partitionfolder import refuse_log_folder, remove_folder, rename_folder
 
 PIECE = declare("moving.piece", "a piece of a file is copied")
 COPIED = declare("moving.copied", "a partition's copy is made, its log is still open")
@@ -138,6 +138,7 @@ class Copying:
 
     def ahead(self, partitions: Partitions) -> None:
         """Copy what there is, while the log is written to. Raises GivenUpError, KafkaError."""
+        refuse_log_folder(self.move.source.holds(self.move.key))
         self.move.future.mkdir()
         unmark(self.move.source.holds(self.move.key))  # Of an earlier move that failed when it was over.
         before = None
@@ -167,12 +168,12 @@ class Copying:
         """Let the copy take the partition's name, and rename the old folder away."""
         self.doing = "renaming its folders"
         key, target = self.move.key, self.move.target
-        self.move.future.rename(target.holds(key))
+        rename_folder(self.move.future, target.holds(key))
         failpoint(NAMED)
         sync_folder(target.path)
         failpoint(SYNCED)
         gone = beside(self.move.source, key, DELETED)
-        self.move.source.holds(key).rename(gone)
+        rename_folder(self.move.source.holds(key), gone)
         self._gone, self.moved = gone, True
         failpoint(UNNAMED)
         sync_folder(self.move.source.path)
@@ -186,12 +187,12 @@ class Copying:
         if self._gone is not None:
             with contextlib.suppress(OSError):  # Without it the copy is only set aside, should a crash come.
                 self._mark(target.holds(key))
-            self._gone.rename(self.move.source.holds(key))
+            rename_folder(self._gone, self.move.source.holds(key))
             self._gone, self.moved = None, False
             sync_folder(self.move.source.path)
         failpoint(BACK)
         if not self.move.future.exists():
-            target.holds(key).rename(self.move.future)
+            rename_folder(target.holds(key), self.move.future)
             sync_folder(target.path)
 
     def _mark(self, copy: Path) -> None:
@@ -207,7 +208,8 @@ class Copying:
     def clear(self) -> None:
         """Remove what isn't the partition: the old files, or the copy. What is left of them goes with the next start."""
         self._let_go()
-        shutil.rmtree(self.move.future if self._gone is None else self._gone, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_folder(self.move.future if self._gone is None else self._gone)
 
     def _pass(self, sizes: Mapping[str, int] | None) -> tuple[int, set[str]]:
         """Copy what isn't copied yet. `sizes`: of an open log's segments. Answers bytes that were copied, names of files."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import failpoint
 from penstock.pyx.log.logmanager import LogManager
+from penstock.pyx.log.partitionfolder import remove_folder
 
 ASKING_THREADS = 4
 """Requests that wait for the logs of one folder at the same time."""
@@ -481,6 +481,6 @@ class TopicLogs:
         # It wasn't open, and may be a later topic's of this name, when an older store was restored.
         if (topic_id_in(log_dir.holds(key)) or topic_id) == topic_id:
             # What a removal that fails halfway leaves must not lie under a name that the next topic may have.
-            shutil.rmtree(give_way(log_dir, key, DELETED))
+            remove_folder(give_way(log_dir, key, DELETED))
         else:
             _log.warning("the folder %s belongs to another topic of this name; it is left alone", log_dir.holds(key))

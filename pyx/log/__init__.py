@@ -27,6 +27,7 @@ openfiles      files of logs, closed where descriptors run short
 files          whole reads and writes of files; which errors of the disk pass
 pagecache      what of a file is in the page cache
 endslots       where each log of a log folder ends, for the start after a kill -9
+partitionfolder  a partition's folder, renamed or removed
 checkpoint     what a log folder says of its partitions beside their logs
 logconfig      a topic's configs as its logs need them
 logtable       opens and drops logs: which ones a broker leads, and the folders that they lie in

@@ -32,6 +32,7 @@ from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
     raise_last_stable_offset, write_epochs,
 )
+from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.recovery cimport RecoveryReport
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
@@ -220,12 +221,6 @@ cdef object _what_is_corrupt(str folder, const Damage* damage):
         f"{quoted(folder)}`, "
         "which sets the damaged bytes aside, so that the log goes on without these records"
     )
-
-
-def _remove_folder(folder):
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
 
 
 cdef class LogTable(LogSetOwner):
@@ -638,8 +633,8 @@ cdef class LogTable(LogSetOwner):
         # Kafka's form: a name of at most 255 bytes that no topic can have.
         suffix = f"-{partition}.{os.urandom(16).hex()}-delete"
         gone = path.with_name(topic[: 255 - len(suffix)] + suffix)
-        path.rename(gone)
-        _remove_folder(gone)
+        rename_folder(path, gone)
+        remove_folder(gone)
 
     def remove_deleted(self, str folder):
         """Remove folders that a delete had renamed when the broker died; see logtable.pyi."""
@@ -648,7 +643,7 @@ cdef class LogTable(LogSetOwner):
             if not _DELETED.fullmatch(path.name) or not path.is_dir():
                 continue
             try:
-                _remove_folder(path)
+                remove_folder(path)
                 removed += 1
             except OSError as error:
                 if error.errno == errno.EIO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from penstock.broker.logs.folder import FolderError
 from penstock.broker.logs.logdirs import LogDirs, Placed
 from penstock.broker.logs.overlap import overlap
+from penstock.pyx.log.logmanager import LogManager
 from support.asking import complaint, names, refused
 from support.harness import BrokerProcess
+from support.logs import TOPIC_ID
+from support.moves import Folders
+from support.patience import until
 
 WAIT_S = 30.0
 OTHERS = "version=1\nnode.id=9\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n"
@@ -142,3 +147,82 @@ def test_a_brokers_folder_is_no_copy_of_a_partition(tmp_path: Path) -> None:
     assert kept is not None and kept.path.name == "b"
     dirs.close(clean=True)
     assert (tmp_path / "a" / "t-0" / "meta.properties").read_text() == OTHERS
+
+
+def theirs(folder: Path, within: str) -> Path:
+    """Another broker's log folder, as a mount at a folder of ours or in it would show it; its meta.properties."""
+    file = folder / within / "meta.properties"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(OTHERS)
+    (file.parent / "metadata.db").write_text("x")
+    return file
+
+
+WITHIN = ["", "deep/er"]
+HEX = "0123456789abcdef" * 2
+
+
+def delete_open_log(root: Path, within: str) -> Path:
+    logs = LogManager()
+    logs.lead("t", TOPIC_ID, 0, 0, str(root), {})
+    kept = theirs(root / "t-0", within)
+    with pytest.raises(OSError, match="is a log folder of a broker"):
+        logs.delete("t", 0)
+    return kept
+
+
+def remove_deleted(root: Path, within: str) -> Path:
+    kept = theirs(root / f"t-0.{HEX}-delete", within)
+    assert LogManager().remove_deleted(str(root)) == 0
+    return kept
+
+
+def open_folders(root: Path, within: str) -> Path:
+    kept = theirs(root / f"t-0.{HEX}-future", within)
+    LogDirs.open([root], 1).close(clean=True)
+    return kept
+
+
+def locate(root: Path, within: str) -> Path:
+    """Where the store knows another topic of the name."""
+    (root / "t-0").mkdir()
+    kept = theirs(root / "t-0", within)
+    dirs = LogDirs.open([root], 1)
+    dirs.admit({}, {})
+    try:
+        with contextlib.suppress(OSError):
+            dirs.locate({("t", 0): Placed(TOPIC_ID, "")}, set())
+    finally:
+        dirs.close(clean=True)
+    return kept
+
+
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("door", [delete_open_log, remove_deleted, open_folders, locate])
+def test_no_door_moves_or_removes_a_log_folder(tmp_path: Path, door: Callable[[Path, str], Path], within: str) -> None:
+    root = tmp_path / "log"
+    root.mkdir()
+    kept = door(root, within)
+    assert kept.read_text() == OTHERS and kept.with_name("metadata.db").read_text() == "x"
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_a_move_and_a_deletion_leave_a_log_folder_where_it_is(tmp_path: Path, within: str) -> None:
+    folders = Folders(tmp_path)
+    try:
+        folders.create("t", 1)
+        folders.put(("t", 0), b"1")
+        (here,) = folders.on_disk(("t", 0))
+        kept = theirs(folders.paths[here] / "t-0", within)
+        to = next(name for name in folders.paths if name != here)
+        assert folders.ask(("t", 0), to) == 0
+        assert folders.settle()[("t", 0)] == here
+        folders.put(("t", 0), b"2")
+        assert folders.values(("t", 0)) == [b"1", b"2"]
+        assert kept.read_text() == OTHERS and folders.on_disk(("t", 0)) == [here]
+        admin = AdminClient({"bootstrap.servers": folders.broker.bootstrap})
+        admin.delete_topics(["t"])["t"].result(WAIT_S)
+        until(lambda: f"`{kept.parent}` is a log folder" in folders.broker.log_text(), "a sentence", folders.broker.log_text)
+        assert kept.read_text() == OTHERS
+    finally:
+        folders.broker.close()
