@@ -14,9 +14,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import records, split
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
+    AlterReplicaLogDirsRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsRequest,
@@ -646,3 +648,44 @@ def test_a_stop_leaves_a_deletion_that_hangs_to_the_next_start(hanging: Hanging)
     assert not list(hanging.folders[1].glob(f"{hung}-0*"))
     with WireConnection(hanging.broker.bootstrap) as wire:
         assert hung not in [topic.name for topic in wire.ask(MetadataRequest(topics=None), 9).topics]
+
+
+def move(topic: str, to: Path) -> AlterReplicaLogDirsRequest:
+    kind = AlterReplicaLogDirsRequest
+    return kind(dirs=[kind.AlterReplicaLogDir(path=str(to), topics=[kind.AlterReplicaLogDirTopic(name=topic, partitions=[0])])])
+
+
+def test_a_move_whose_disk_hangs_refuses_produces_until_it_is_over(hanging: Hanging) -> None:
+    """Produces that come while the folders are swapped are held, but not for as long as a disk hangs: then they hear an error
+    that clients try again. What was refused goes on in its order, once."""
+    asks, writer = hanging.wires[:2]
+    here = next(which for which in (0, 1) if "hung" in hanging.topics_of(which))
+    others = [topic for which in (0, 1) for topic in hanging.topics_of(which) if topic not in ("hung", "__consumer_offsets")]
+    error, producer_id, epoch = init(asks, None)
+    assert error == 0
+
+    def send(*sequences: int) -> list[int]:
+        for sequence in sequences:
+            data = batch((producer_id, epoch), sequence, b"%d" % sequence, transactional=False)
+            asked = produce_request(writer, None, 9, ("hung", 0, data))
+            writer.send(encode_request(asked, 9, sequence, "writer"))
+        answers = [decode_response(ProduceResponse, writer.receive(), 9) for _ in sequences]
+        assert [number for number, _ in answers] == list(sequences)
+        return [answer.responses[0].partition_responses[0].error_code for _, answer in answers]
+
+    assert send(0, 1) == [0, 0]
+    hanging.hang("rename /hung-0.")
+    assert asks.ask(move("hung", hanging.folders[1 - here]), 2).results[0].partitions[0].error_code == 0
+    hanging.wait()
+    for _ in range(2):
+        assert set(send(2, 3, 4, 5, 6)) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}, "they were answered while the disk hangs"
+        for topic in others:
+            assert produce(asks, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+            assert asks.ask(fetch(topic, 0, 0, 0), 11).responses[0].partitions[0].error_code == 0
+    hanging.hang("")
+    until(lambda: send(2, 3, 4, 5, 6) == [0] * 5, "a partition that serves again", hanging.broker.log_text)
+    assert send(7, 8) == [0, 0]
+    assert hanging.folders_of("hung") == hanging.folders[1 - here] / "hung-0"
+    part = asks.ask(fetch("hung", 0, 0, 0), 11).responses[0].partitions[0]
+    values = [record.value for raw in split(bytes(part.records or b"")) for record in records(raw)]
+    assert values == [b"%d" % sequence for sequence in range(9)]

@@ -5,8 +5,8 @@
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it, `slow100` one take 100 ms
  * longer. CALL is write
  * (write, pwrite, pwritev, posix_fallocate, open for creation), open (of a file that is there), read (read, pread,
- * preadv2, sendfile), direct (pread past the page cache), sync (fsync, fdatasync, syncfs) or remove (unlink, unlinkat, by
- * the path as it is given).
+ * preadv2, sendfile), direct (pread past the page cache), sync (fsync, fdatasync, syncfs), remove (unlink, unlinkat, by
+ * the path as it is given) or rename (by the old path as it is given).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -116,6 +116,11 @@ static int refuse_removal(const char *path) {
     int f = wait_out("remove", path);
     if (f > 0) errno = f;
     return f > 0;
+}
+int rename(const char *old, const char *new) {
+    int f = wait_out("rename", old);
+    if (f > 0) { errno = f; return -1; }
+    return REAL(rename)(old, new);
 }
 int unlink(const char *path) { return refuse_removal(path) ? -1 : REAL(unlink)(path); }
 int unlinkat(int fd, const char *path, int flags) { return refuse_removal(path) ? -1 : REAL(unlinkat)(fd, path, flags); }
