@@ -31,6 +31,7 @@ MODULES: dict[str, list[str]] = {
     "descriptors": [],
     "log.room": [],
     "log.endslots": [],
+    "log.writeout": [],
     "log.damage": [],
     "log.segment": [],
     "log.producerstate": [],

@@ -36,6 +36,7 @@ from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.log.partitionfolder import refuse_log_folder, remove_folder, rename_folder
+from penstock.pyx.log.writeout import write_out
 
 PIECE = declare("moving.piece", "a piece of a file is copied")
 COPIED = declare("moving.copied", "a partition's copy is made, its log is still open")
@@ -53,7 +54,7 @@ BACK = declare(
 )
 
 PIECE_BYTES = 8 << 20
-"""What is copied and synced at once: a move that is given up ends with the piece that is under way."""
+"""What is copied at once. Two of them are at most on their way to the disk: a move that is given up ends with these."""
 LAST_PASS_BYTES = 64 << 10
 """The partition is closed for the rest when the last pass found no more, or when another pass wouldn't find less."""
 
@@ -241,21 +242,24 @@ class Copying:
             with (self.move.future / entry.name).open("r+b" if start else "wb") as copy:
                 source.seek(start)
                 copy.seek(start)
-                left = seen[1] - start
-                while left > 0 and (piece := source.read(min(left, PIECE_BYTES))):
+                at = begun = start
+                while at < seen[1] and (piece := source.read(min(seen[1] - at, PIECE_BYTES))):
                     self._go_on()
                     copy.write(piece)
-                    left -= len(piece)
-                    if left > 0:  # One sync of all of a large file would hold up a stop for as long as it takes.
-                        copy.flush()
-                        os.fdatasync(copy.fileno())
+                    copy.flush()
+                    if at + len(piece) < seen[1]:
+                        # One sync of all of a large file would hold up a stop for as long as it takes. A sync of each piece
+                        # lets the disk idle until the next one: a log that grows fast would outrun its copy.
+                        write_out(copy.fileno(), at, len(piece), wait=False)
+                        if begun < at:
+                            write_out(copy.fileno(), begun, at - begun, wait=True)
+                    begun, at = at, at + len(piece)
                     failpoint(PIECE)
-                copy.flush()
                 copy.truncate()
                 if sync:
                     os.fsync(copy.fileno())
         self._copied[entry.name] = seen
-        return seen[1] - start - left
+        return at - start
 
     def _go_on(self) -> None:
         if self.move.given_up:

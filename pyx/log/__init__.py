@@ -25,6 +25,7 @@ upkeep         rolling, flushing, retention
 lifecycle      a log opened, halted, closed
 openfiles      files of logs, closed where descriptors run short
 files          whole reads and writes of files; which errors of the disk pass
+writeout       bytes of a file written out while more are written to it
 pagecache      what of a file is in the page cache
 endslots       where each log of a log folder ends, for the start after a kill -9
 partitionfolder  a partition's folder, renamed or removed
