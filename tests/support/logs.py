@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse_offsets
+from penstock.pyx.log.endslots import NAME
 from penstock.pyx.log.logmanager import LogManager, Offsets, Producer, UpkeepResult
 from penstock.pyx.log.logtable import Recovered
 from penstock.pyx.record.builder import BatchBuilder
@@ -178,12 +179,13 @@ class Killed:
 def put_back(kept: Path, data: Path) -> None:
     """An older copy of a partition's folder in its place, in the data folder of a broker that was stopped.
 
-    As if all of the data folder were that old, the checkpoints know nothing of what the log had since: a log that ends earlier
-    than they say isn't opened.
+    As if all of the data folder were that old, checkpoints and slots know nothing of what the log had since: a log that ends
+    earlier than they say isn't opened.
     """
     shutil.rmtree(data / kept.name)
     shutil.copytree(kept, data / kept.name)
     topic, _, partition = kept.name.rpartition("-")
+    (data / NAME).unlink(missing_ok=True)
     offsets, sums = parse_offsets((data / OURS).read_bytes())
     del offsets[topic, int(partition)]
     (data / OURS).write_bytes(format_offsets([format_line(key, known) for key, known in offsets.items()], sums))

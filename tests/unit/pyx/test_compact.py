@@ -13,6 +13,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import OURS, Offsets, format_line, format_offsets, parse_offsets
+from penstock.pyx.log.endslots import NAME
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import marker, split
 from support.compacted import RETENTION_MS, CompactedLog, Kept, keyed
@@ -535,6 +536,7 @@ def put_back(log: CompactedLog, copy: Path, to: Path) -> None:
     log.root = to
     offsets, sums = parse_offsets((to / OURS).read_bytes())
     old = [format_line(key, Offsets(*known[:4])) for key, known in offsets.items()]
+    (to / NAME).unlink()
     (to / OURS).write_bytes(format_offsets(old, sums))
 
 
