@@ -102,13 +102,9 @@ chosen = wanted.split(",") if wanted else list(MODULES)
 subprocess.run([sys.executable, str(PYX / "wire" / "codegen.py")], check=True)
 
 
-def cythonized() -> list[Extension]:
-    """Translate the chosen modules; any performance hint fails the build.
-
-    A hint says that a function without the GIL would take it after a call, or make a Python object: in the data
-    plane that is a fault (ARCHITECTURE.md). Cython only prints it, from processes of its own: that is read here.
-    """
-    modules = [
+def extensions() -> list[Extension]:
+    """The chosen modules, by their Cython sources."""
+    return [
         Extension(
             f"penstock.pyx.{name}",
             [f"penstock/pyx/{name.replace('.', '/')}.pyx"],
@@ -119,12 +115,20 @@ def cythonized() -> list[Extension]:
         )
         for name in chosen
     ]
+
+
+def cythonized() -> list[Extension]:
+    """Translate the chosen modules; any performance hint fails the build.
+
+    A hint says that a function without the GIL would take it after a call, or make a Python object: in the data
+    plane that is a fault (ARCHITECTURE.md). Cython only prints it, from processes of its own: that is read here.
+    """
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
         try:
-            extensions = cythonize(
-                modules,
+            translated = cythonize(
+                extensions(),
                 build_dir="build/cython",
                 # A fresh clone, or the wheel that is built from an sdist, translates only what is new.
                 cache=True,
@@ -155,7 +159,11 @@ def cythonized() -> list[Extension]:
                 for path in (made, *Path(Cache(None).path).glob(f"{made.name}-*")):
                     path.unlink(missing_ok=True)
         sys.exit("the build fails on performance hints:\n" + "\n".join(hints))
-    return list(extensions)
+    return list(translated)
 
 
-setup(ext_modules=cythonized())
+# `python -m build` runs commands that only list sources, with a Cython of its own whose files are newer than all that was
+# translated here: they would translate everything again.
+commands = set(sys.argv[1:])
+lists = commands & {"egg_info", "dist_info", "sdist"} and not commands & {"build", "build_ext", "bdist_wheel", "editable_wheel"}
+setup(ext_modules=extensions() if lists else cythonized())
