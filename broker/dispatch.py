@@ -11,7 +11,7 @@ others have a turn (`turns.py`). Later requests of its connection begin after it
 What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
 an answer for a version that it does not know. A KafkaError that a handler lets pass, or a store that fails, is
 answered for each thing that was asked for. A handler that raises anything else is logged once, with its cause, and
-its connection is closed: the client sees a broken connection, which it knows how to retry.
+UNKNOWN_SERVER_ERROR is answered; where the version has no place for an error the connection is closed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Runs what proves the hard promises, part by part, and writes into tests/PROVED.md what was last proved when: `make prove`.
+"""Runs what proves the hard promises, part by part, and writes into tests/PROVED.md how each ended: `make prove`.
 
     make prove                                   all parts, one after the other: most of a day, as root
     make prove PARTS="faults powercuts"          these
     python tests/prove.py --list                 the parts, what each needs and takes
 
-Each part is a target of the Makefile; its output goes to build/prove/PART.log. A part that fails is in the table as well, until
-it passes. The exit code is 1 if any of the parts failed or couldn't be run.
+Each part is a target of the Makefile; its output goes to build/prove/PART.log. The table says how a part ended when it was last
+run, with which variables (`KILLS=20`, say), and when it passed last. The exit code is 1 if a part failed or couldn't be
+run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,36 +24,40 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path("tests") / "PROVED.md"
 NEVER = "never run"
+PASSED = "passed"
+COLUMNS = 7
 HEAD = """\
-# What was last proved when
+# The last runs of `make prove`
 
 Written by `make prove`, a row as soon as its part is over; a `+` after a commit says that the tree had changes. Each part is a
-target of the Makefile: CONTRIBUTING.md says what it does.
+target of the Makefile: CONTRIBUTING.md says what it does. `with`: variables of the Makefile that weren't at their defaults.
 
-| part | result | commit | began, UTC | took |
-| --- | --- | --- | --- | --- |
+| part | last run | with | commit | began, UTC | took | passed last |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 class Part(NamedTuple):
-    """A target of the Makefile that proves something, and what it asks of the machine."""
+    """What a target of the Makefile that proves something asks of the machine."""
 
-    target: str
     takes: str
     root: bool = False
     needs: str = ""
 
 
 PARTS = {
-    "faults": Part("faults", "an hour"),
-    "failpoints": Part("failpoints", "20 minutes"),
-    "powercuts": Part("powercuts", "half an hour", root=True),
-    "soak": Part("soak", "an hour", root=True),
-    "remote-tables": Part("remote-tables", "15 minutes", needs="Go 1.25"),
-    "deploy": Part("deploy-test", "an hour", root=True),
-    "suites": Part("compat", "two hours the first time"),
-    "bench": Part("bench", "more than an hour", needs="a machine that does nothing else"),
+    "faults": Part("an hour"),
+    "failpoints": Part("20 minutes"),
+    "powercuts": Part("half an hour", root=True),
+    "soak": Part("an hour", root=True),
+    "remote-tables": Part("15 minutes", needs="Go 1.25"),
+    "deploy-test": Part("an hour", root=True),
+    "compat": Part("two hours the first time"),
+    "bench": Part("more than an hour", needs="a machine that does nothing else"),
 }
+"""By target."""
+NO_VARIABLES = {"PARTS", "PYTHON"}
+"""Of the Makefile's, those that don't say how much a part proves."""
 
 
 def main() -> int:
@@ -67,7 +73,7 @@ def main() -> int:
     chosen = asked.parts or list(PARTS)
     lacking = [name for name in chosen if PARTS[name].root and os.geteuid() != 0]
     for name in chosen:
-        print(f"{name}: `make {PARTS[name].target}`, {', '.join(wishes(PARTS[name]))}")
+        print(f"{name}: {', '.join(wishes(PARTS[name]))}")
     if asked.list:
         return 0
     if lacking:
@@ -91,15 +97,21 @@ def prove(name: str, tree: Path) -> bool:
     try:
         with log.open("wb") as output:
             made = subprocess.run(
-                ["make", PARTS[name].target], cwd=tree, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+                ["make", name], cwd=tree, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
             )
-        result = "passed" if made.returncode == 0 else f"failed: exit code {made.returncode}"
+        result = PASSED if made.returncode == 0 else f"failed: exit code {made.returncode}"
     finally:
         seconds = round(time.monotonic() - clock)
         took = f"{seconds // 60} min {seconds % 60} s"
-        write(tree / TABLE, name, [result, commit, f"{began:%Y-%m-%d %H:%M}", took])
+        write(tree / TABLE, name, [result, variables(tree), commit, f"{began:%Y-%m-%d %H:%M}", took])
         print(f"{name}: {result}, {took}; log: {log}", flush=True)
-    return result == "passed"
+    return result == PASSED
+
+
+def variables(tree: Path) -> str:
+    """Those of the Makefile that were given; make passes them on by the environment."""
+    named = re.findall(r"^(\w+) \?=", (tree / "Makefile").read_text(), re.M)
+    return " ".join(f"{name}={os.environ[name]}" for name in named if os.environ.get(name) and name not in NO_VARIABLES)
 
 
 def commit_of(tree: Path) -> str:
@@ -113,15 +125,22 @@ def git(tree: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def write(table: Path, part: str, cells: list[str]) -> None:
-    """Write a part's row; the others stay as they are, and a part without one gets it."""
+def write(table: Path, part: str, run: list[str]) -> None:
+    """Write how a part's run ended: result, variables, commit, beginning, duration. Other rows stay as they are."""
     lines = table.read_text().splitlines() if table.exists() else []
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines if line.startswith("| ")}
-    rows[part] = " | ".join([f"| {part}", *cells]) + " |"
-    kept = (rows.get(name) or f"| {name} | {NEVER} | | | |" for name in PARTS)
+    rows = {cells[0]: cells[1:] for cells in map(_cells, lines) if len(cells) == COLUMNS}
+    result, _, commit, began, _ = run
+    passed = f"{commit}, {began}" if result == PASSED else rows.get(part, [""])[-1]
+    rows[part] = [*run, passed]
+    kept = ([name, *rows.get(name, [NEVER, *[""] * (COLUMNS - 2)])] for name in PARTS)
     fresh = table.with_suffix(".new")
-    fresh.write_text(HEAD + "".join(f"{row}\n" for row in kept))
+    fresh.write_text(HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in kept))
     fresh.replace(table)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
 
 
 if __name__ == "__main__":

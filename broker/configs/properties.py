@@ -180,7 +180,7 @@ REFUSED = {
     "inter.broker.protocol.version": "every version is spoken at once: remove it",
     "control.plane.listener.name": "every broker here is its own controller: remove it",
     "inter.broker.*": "one node talks to no other broker: remove it",
-    "log.message.downconversion.enable": "every format is stored as it comes and served to anybody: remove it",
+    "log.message.downconversion.enable": "records are always converted for clients that can't read what is stored: remove it",
     "replica.*": "one node replicates nothing: remove it",
     "num.replica.*": "one node replicates nothing: remove it",
     "auto.leader.rebalance.enable": "one node leads all: remove it",
@@ -364,7 +364,7 @@ SCHEMA = Schema(
             "queued.max.request.bytes",
             parse_int(MIB, LONG_MAX),
             256 * MIB,
-            "Most bytes of requests that wait for an answer; Kafka's default is no bound.",
+            "Most bytes of requests, each: those that arrive, wait for the control plane, are at workers. Kafka: no bound.",
         ),
         Property(
             "max.incremental.fetch.session.cache.slots",

@@ -44,6 +44,7 @@ SENTENCES = {
     "closed_unacknowledged": (
         "closed %d connections whose produce with acks=0 failed: nothing else can tell these producers"
     ),
+    "closed_fault": "closed %d connections that could not be served: memory was short, or a segment could not be read",
     "closed_address_limit": "closed %d new connections of addresses that have too many (`max.connections.per.ip`)",
     "accepts_delayed": (
         "new connections had to wait %d times: there are as many as `max.connections` or their rate allows"

@@ -55,7 +55,7 @@ cdef struct Validated:
     vector[uint8_t] rebuilt
     vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
     int64_t may_inflate                         # bytes, set by the caller; what was inflated is taken off
-    int64_t work_left                           # set by the caller; what was done is taken off (WORK_* below)
+    int64_t work_left                           # set by the caller; what was done is taken off (WORK_* above)
     bint too_much_work                          # more than that: the result is VALIDATE_TOO_MUCH_WORK
     bint stamps                                 # the topic's timestamps are the log's
     int wrapper_codec

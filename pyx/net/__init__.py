@@ -7,7 +7,7 @@ acceptor    accepts connections and gives them to the network threads in turn
 admission   how many connections may come in, and how fast
 connection  opens and closes a connection; one turn of it
 input       receives bytes, and the memory that they take
-requests    serves Produce and Fetch, gives every other request to the control plane
+requests    serves Produce and Fetch, or gives them to workers; every other request goes to the control plane
 transport   receives and sends: the one place where a connection's bytes pass
 waiting     fetches that wait for a partition to grow or for their deadline
 output      sends answers in the order of their requests

@@ -22,7 +22,7 @@ class Request(NamedTuple):
     frame: bytes  # the whole request with its header, without the size in front; at least 10 bytes
     peer: str  # "10.0.0.1:4711", "[::1]:4711"
     listener: str  # as given to `listen`
-    handed_over: bool = False  # a produce for `append_produce`: a transaction coordinator has to be asked before (KIP-890)
+    handed_over: bool = False  # a produce that the control plane serves: a coordinator, an fsync, a move, or one before it
 
 class Closed(NamedTuple):
     """A connection that was closed for what its peer did, didn't, or sent."""
@@ -46,8 +46,8 @@ class DataPlane:
 
     network_threads: epoll threads, 1 to 64 (num.network.threads). max_request_bytes: larger frames close their connection
     (socket.request.max.bytes). max_idle_ms: a connection that sent no whole request and took no answer for so long is closed,
-    unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
-    the control queue, of those that workers serve, and of frames that have come in part (queued.max.request.bytes); beyond it
+    unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: of three things each may have so many bytes:
+    requests in the control queue, requests at workers, frames that have come in part (queued.max.request.bytes); beyond it
     connections aren't read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
     logs: what is produced to and fetched from. fetch_sessions: slots of fetch sessions (KIP-227,
     max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
@@ -126,7 +126,7 @@ class DataPlane:
 
     def close_connection(self, token: int, reason: str = "closed_failed", detail: str = "") -> None:
         """Close the connection of a request that can't be answered, once the requests before it are answered. The reason is
-        one of `Closed`; closed_failed, which isn't the peer's fault, is counted and not among the `closures`."""
+        one of `Closed`; closed_failed, whose cause the caller logs, is counted and not among the `closures`."""
 
     def divert(self, api_key: int, on: bool) -> None:
         """Send the requests of Produce (0) or Fetch (1) to `take_requests` instead of serving them, or no longer."""
@@ -180,12 +180,11 @@ class DataPlane:
         fetch_session_bytes. Ever:
         connections_accepted, connections_closed, closed_idle, closed_memory_short, closed_slow_request,
         closed_slow_reader, closed_address_limit, closed_tls, closed_http, closed_request_size, closed_malformed,
-        closed_unsupported, closed_unacknowledged, closed_failed, accepts_delayed, accepts_without_descriptor,
-        fetch_session_evictions,
-        requests, requests_produce, requests_fetch, requests_control, worked, answers_late, bytes_in, bytes_out,
-        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made,
-        fetch_partitions_asked
-        (those that sessions remember aren't), cold_ranges, stalls.
+        closed_unsupported, closed_unacknowledged, closed_failed, closed_fault, accepts_delayed, accepts_without_descriptor,
+        fetch_session_evictions, requests, requests_produce, requests_fetch, requests_control, produces_held,
+        produces_held_ms, worked, answers_late, bytes_in, bytes_out, produce_batches, produce_bytes, produce_errors,
+        fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked (those that sessions remember
+        aren't), cold_ranges, stalls.
         """
 
     def closures(self) -> list[Closed]:

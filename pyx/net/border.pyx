@@ -29,7 +29,7 @@ from penstock.pyx.net.plane cimport (
     DRAIN_MS, Plane, plane_close, plane_has_room, plane_listen, plane_open, plane_stop, plane_take,
 )
 from penstock.pyx.net.reactor cimport reactor_loop
-from penstock.pyx.net.requests cimport requests_describe
+from penstock.pyx.net.requests cimport produce_reason, requests_describe
 from penstock.pyx.net.workers cimport workers_clear, workers_free, workers_loop, workers_new, workers_stop
 from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.record.endian cimport get_i16, get_i32
@@ -98,7 +98,7 @@ class Closed(NamedTuple):
 REASONS = (
     "closed_memory_short", "closed_slow_request", "closed_slow_reader", "closed_address_limit", "closed_tls",
     "closed_http", "closed_request_size", "closed_malformed", "closed_unsupported", "closed_unacknowledged",
-    "closed_failed",
+    "closed_failed", "closed_fault",
 )
 
 
@@ -106,8 +106,7 @@ cdef tuple _why(ProduceResult result, bytes frame):
     """The reason and the detail for which the connection of a produce that has no answer is closed."""
     cdef char detail[DETAIL_BYTES]
     requests_describe(<uint8_t*>PyBytes_AS_STRING(frame), <int32_t>PyBytes_GET_SIZE(frame), detail)
-    reasons = {PRODUCE_CLOSE: CLOSED_UNACKNOWLEDGED, PRODUCE_MALFORMED: CLOSED_MALFORMED}
-    return REASONS[reasons.get(result, CLOSED_FAILED)], (<bytes>detail).decode("ascii")
+    return REASONS[produce_reason(result)], (<bytes>detail).decode("ascii")
 
 
 class Request(NamedTuple):

@@ -23,8 +23,8 @@ cdef enum Reason:
     CLOSED_MALFORMED = 7              # a header or body that the API and version don't have
     CLOSED_UNSUPPORTED = 8            # an API or version that isn't served
     CLOSED_UNACKNOWLEDGED = 9         # a produce with acks=0 failed: only a closed connection can say so (as in Kafka)
-    CLOSED_FAILED = 10                # a request failed here, and it isn't the peer's fault
-    REASONS = 11
+    CLOSED_FAILED = 10                # the control plane failed, and has logged why; or an operator's fault injection
+    CLOSED_FAULT = 11                 # a network thread couldn't serve it: no memory, or a segment's file was cut short
 
 cdef struct Closure:
     Reason reason

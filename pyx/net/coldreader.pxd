@@ -47,7 +47,8 @@ cdef struct ReaderJob:
     int64_t ready                     # what is in memory now, from there, too
     BatchPlace follows                # of a direct job: the first batch that isn't whole in the range, or follows it
     bint full                         # the peer takes no more for now
-    bint failed                       # the socket is broken, or the file shorter than its log says
+    bint failed                       # the socket is broken, or the segment
+    bint unreadable                   # the segment: an error, or a file that is shorter than its log says
     ReaderJob* next
 
 # Called by a reader thread when a job is done. Whether the range could be read its next user will see.

@@ -7,7 +7,7 @@ from penstock.pyx.net.transport cimport (
     transport_unsent, transport_wait,
 )
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POSIX_FADV_RANDOM, block_signals,
+    EAGAIN, EINTR, EINVAL, EIO, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POSIX_FADV_RANDOM, block_signals,
     calloc, close, errno, fcntl, free, give_way, memset, off_t, open, posix_fadvise, posix_memalign, pread,
     pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf,
@@ -231,6 +231,7 @@ cdef void _send_range(ReaderPool* pool, const ReaderQueue* queue, ReaderJob* job
                 break
         elif went == 0 or errno != EINTR:
             job.failed = True
+            job.unreadable = went == 0 or errno == EIO
             break
 
 

@@ -22,6 +22,7 @@ cdef struct Counters:
     int64_t closed_unsupported
     int64_t closed_unacknowledged
     int64_t closed_failed
+    int64_t closed_fault
     # Others again:
     int64_t accepts_delayed           # times when nothing was accepted because of a limit
     int64_t accepts_without_descriptor  # times when it was because the process has too few descriptors

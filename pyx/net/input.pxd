@@ -44,7 +44,7 @@ cdef inline void input_seen(Connection* c, Incoming what) noexcept nogil:
 cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil      # once
 cdef Served input_end_turn(Reactor* r, Connection* c) noexcept nogil                # at the end of a turn
 cdef void input_free(Reactor* r, Connection* c) noexcept nogil   # only while nothing is in it, or to close
-# A connection that isn't read, as the control queue is full or memory for input is short; and no longer.
+# A connection that isn't read, for what plane.pxd's Stall says; and no longer.
 cdef void input_stall(Reactor* r, Connection* c, Stall why) noexcept nogil
 cdef void input_unstall(Reactor* r, Connection* c) noexcept nogil
 # Whether a connection that waits would get what it waits for. It wasn't taken yet.

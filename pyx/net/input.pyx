@@ -7,7 +7,7 @@ from penstock.pyx.net.mailbox cimport mailbox_wake
 from penstock.pyx.net.plane cimport (
     INCOMING_ENDED, INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INPUT_BYTES_MIN, INPUT_FREE_BYTES, INPUT_TOGETHER,
     INPUT_TOGETHER_BYTES, INPUT_TURNOVER_MS, SCRATCH_BYTES, STALL_INPUT, STALL_NONE, Connection, Plane, Reactor, Stall,
-    connection_is_ready,
+    connection_fault, connection_is_ready,
 )
 from penstock.pyx.net.transport cimport transport_receive
 from penstock.pyx.posix cimport (
@@ -104,6 +104,7 @@ cdef Served _input_grow(Reactor* r, Connection* c, size_t capacity, Growth how, 
     grown = <uint8_t*>realloc(c.input, capacity)
     if grown == NULL:
         atomic_add64(&r.plane.input_bytes, -more)
+        connection_fault(r, c, b"no memory for a request")
         return SERVE_CLOSE
     c.input = grown
     c.capacity = capacity

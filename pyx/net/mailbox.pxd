@@ -43,6 +43,7 @@ cdef struct Mail:
     int64_t ready                     # bytes behind those that are in memory
     BatchPlace follows                # where the next fetch begins; `position` -1: nobody knows
     bint full                         # the peer takes no more for now
+    bint unreadable                   # of coldreader.pxd
     Work* work
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]

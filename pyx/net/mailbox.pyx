@@ -132,6 +132,7 @@ cdef void on_read(const ReaderJob* job) noexcept nogil:
         mail.place = job.place
         mail.generation = job.generation
         mail.sent = -1 if job.failed else job.sent
+        mail.unreadable = job.unreadable
         mail.ready = job.ready - job.sent
         mail.follows = job.follows
         mail.full = job.full

@@ -12,7 +12,7 @@ from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
     SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, STALL_HELD, TURN_BYTES,
-    Connection, Reactor, Slot, connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
+    Connection, Reactor, Slot, connection_fault, connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
     turn_is_over,
 )
 from penstock.pyx.net.requests cimport give_to_worker
@@ -21,7 +21,7 @@ from penstock.pyx.net.transport cimport (
 )
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64, epoll_event,
+    EAGAIN, EINTR, EIO, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64, epoll_event,
     errno, memmove, memset,
 )
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
@@ -34,6 +34,8 @@ from penstock.pyx.request.fetchread cimport (
 cdef enum:
     OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4
     COLD_COMPANY_MS = 10_000          # for so long consumers of one segment's cold pages count as together
+
+cdef const char* UNREADABLE = b"a segment could not be read, or its file is shorter than its log says"
 
 
 cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noexcept nogil:
@@ -127,6 +129,8 @@ cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept 
         _went_out(r, c, mail.sent)
     # Room that comes, or has come meanwhile, is an event.
     c.outgoing = OUTGOING_FULL if mail.full else OUTGOING_ROOM
+    if mail.unreadable:
+        connection_fault(r, c, UNREADABLE)
     return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
 
 
@@ -188,7 +192,8 @@ cdef bint _output_send(Reactor* r, Connection* c) noexcept nogil:
             elif _lend(r, c, piece, n):
                 break
             went = _send_file(c, piece, n)
-            if went == 0:                             # the file is shorter than its log says
+            if went == 0 or (went < 0 and errno == EIO):
+                connection_fault(r, c, UNREADABLE)
                 return False
         if went > 0:
             total += went
@@ -211,7 +216,7 @@ cdef enum Step:
 
 
 cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
-    """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
+    """Has a reader thread read what is to be converted and isn't in memory; the fetch is tried again then."""
     cdef FetchJob* job = slot.fetch
     cdef const FetchRange* cold = &job.ranges[job.cold]
     cdef ReaderJob wanted = _reader_job(r, c, &cold.read, cold.read.position, cold.read.length)
@@ -303,6 +308,7 @@ cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
         while c.head != c.tail and not output_full(c) and c.state != CONNECTION_CLOSING:
             step = _answer_head(r, c)
             if step == STEP_CLOSE:
+                connection_fault(r, c, b"no memory for an answer")
                 return False
             if step == STEP_WAIT:
                 break

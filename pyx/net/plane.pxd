@@ -5,7 +5,7 @@ life, and only that thread touches it.
   transport -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
     fetch: a slot with a job, tried when all before it are answered
-    a produce that takes long, a conversion for old clients: a slot, and a job for a worker thread
+    a produce that takes long, records to be converted for a fetch: a slot, and a job for a worker thread
     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
   slots leave the ring in order -> output (bytes, and pieces of files between them) -> transport
 
@@ -19,7 +19,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
-from penstock.pyx.net.closures cimport Closures, Reason, closures_note
+from penstock.pyx.net.closures cimport CLOSED_FAULT, Closures, Reason, closures_note
 from penstock.pyx.net.coldreader cimport ReaderPool
 from penstock.pyx.net.control cimport ControlQueue, ControlRequest
 from penstock.pyx.net.counters cimport Counters, counters_closed
@@ -102,7 +102,7 @@ cdef enum Stall:
 cdef struct Slot:
     SlotState state
     int32_t request_bytes             # of a request that the control plane has
-    bint handed_over                  # it is a produce that waits there for its transaction coordinator
+    bint handed_over                  # it is a produce: of those behind it none may overtake it
     Writer answer
     FetchJob* fetch
     Work* work
@@ -125,7 +125,7 @@ cdef struct ReadyList:
 #   incoming   input_seen                                 no way back from LAST, ENDED, RESET and GONE
 #   outgoing   _on_event, _output_send, _lend,            LENT: there is a piece, and the oldest slot isn't WARMING: no
 #              output_was_read                            fetch is tried while there is a piece
-#   stalled    input_stall, input_unstall                 it became so while OPEN, and each turn begins without
+#   stalled    input_stall, input_unstall                 each turn begins without
 #   ready_next connection_ready, _run_ready               the place stays on the list when its connection is closed: the
 #                                                         next connection there then has one turn with nothing to do
 #
@@ -243,6 +243,12 @@ cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil
 # The slot of a running number between head and tail.
 cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
     return &c.ring[number % SLOTS]
+
+
+# Something here is missing that the connection needs: its caller closes it.
+cdef inline void connection_fault(Reactor* r, Connection* c, const char* detail) noexcept nogil:
+    counters_closed(&r.counters, CLOSED_FAULT)
+    closures_note(&r.plane.closed, CLOSED_FAULT, c.listener, c.peer, <int64_t>c.capacity, detail)
 
 
 # Nothing after this slot is answered, and no further request is read. It is counted, and noted with the `detail`.

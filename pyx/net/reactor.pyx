@@ -165,7 +165,7 @@ cdef void _on_deadlines(Reactor* r) noexcept nogil:
 
 
 cdef void _on_unstall(Reactor* r) noexcept nogil:
-    """Connections that wait for the control queue or for memory, and would get it, have a turn."""
+    """Connections that wait (plane.pxd's Stall), and would get what they wait for, have a turn."""
     cdef Connection* c
     cdef uint32_t i
     cdef bint starved = False

@@ -9,6 +9,7 @@ from penstock.pyx.net.control cimport Served
 from penstock.pyx.net.plane cimport Connection, Reactor
 from penstock.pyx.net.workers cimport Work
 from penstock.pyx.request.fetch cimport FetchJob
+from penstock.pyx.request.produce cimport ProduceResult
 from penstock.pyx.request.refusals cimport Sender
 
 # Frames at the front of a connection's input, their sizes with them.
@@ -18,6 +19,8 @@ cdef struct Span:
     int32_t largest
     Reason why                        # of SERVE_CLOSE
 
+# Why the connection of a produce that is neither answered nor silent is closed.
+cdef Reason produce_reason(ProduceResult result) noexcept nogil
 # The frame at the front, which is whole and has n bytes without its size, and the produces right behind it, at most
 # `most` together, that it is appended with. They are written to; `served` says which they were, unless the result is
 # SERVE_STALLED or SERVE_HELD. The ring has room for one more.

@@ -4,7 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from penstock.pyx.log.partition cimport logset_count_held
 from penstock.pyx.net.closures cimport (
-    CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
+    CLOSED_FAILED, CLOSED_FAULT, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
 )
 from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_HELD, SERVE_STALLED, Served, queue_put
 from penstock.pyx.net.mailbox cimport token_connection, token_pack, work_address
@@ -18,7 +18,9 @@ from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
-from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
+from penstock.pyx.request.fetch cimport (
+    FETCH_MALFORMED, FETCH_PARSED, FetchJob, FetchParse, fetch_held_bytes, fetch_parse,
+)
 from penstock.pyx.request.produce cimport (
     IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
     PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append, produce_clear,
@@ -70,11 +72,10 @@ cdef void requests_describe(const uint8_t* frame, int32_t n, char* detail) noexc
     )
 
 
-cdef Reason _why(ProduceResult result) noexcept nogil:
-    """Of a produce that is neither answered nor silent."""
+cdef Reason produce_reason(ProduceResult result) noexcept nogil:
     if result == PRODUCE_CLOSE:
         return CLOSED_UNACKNOWLEDGED
-    return CLOSED_MALFORMED if result == PRODUCE_MALFORMED else CLOSED_FAILED
+    return CLOSED_MALFORMED if result == PRODUCE_MALFORMED else CLOSED_FAULT
 
 
 cdef Served _queue_request(
@@ -185,7 +186,7 @@ cdef Served _answer_produces(Reactor* r, Connection* c, bint straight, Span* ser
         if result != PRODUCE_ANSWERED and not straight:
             writer_free(&waiting)
         if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
-            served.why = _why(result)
+            served.why = produce_reason(result)
             return SERVE_CLOSE
         if result == PRODUCE_ANSWERED and not straight:
             _slot_push(c, SLOT_DONE).answer = waiting
@@ -214,6 +215,7 @@ cdef Served _serve_produce(
     cdef Sender sender = connection_sender(r, c)
     cdef ProduceResult taken
     cdef Served result
+    served.why = CLOSED_FAULT
     if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body, NULL):
         return _hand_over(r, c, frame, n, True)
     taken = PRODUCE_COSTLY
@@ -229,13 +231,12 @@ cdef Served _serve_produce(
     _note_not_held(r, c)
     if taken == PRODUCE_COSTLY:
         c.cost = COST_MUCH
-        served.why = CLOSED_FAILED
         return give_to_worker(r, c, c.tail, frame, n, NULL)
     if taken == PRODUCE_TAKEN and straight:
         _take_more(r, c, most, served)
     r.counters.requests_produce += served.frames
     if taken != PRODUCE_TAKEN:
-        served.why = _why(taken)
+        served.why = produce_reason(taken)
         return SERVE_CLOSE
     produce_append(r.produces, NULL)
     result = _answer_produces(r, c, straight, served)
@@ -243,11 +244,15 @@ cdef Served _serve_produce(
     return result
 
 
-cdef FetchJob* _begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
-    """The job of a fetch; NULL when it is malformed or there is no memory."""
+cdef FetchJob* _begin_fetch(
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, Reason* why
+) noexcept nogil:
+    """The job of a fetch; NULL, and why, when it is malformed or there is no memory."""
     cdef FetchJob* job
+    cdef FetchParse parsed = fetch_parse(head, body, r.plane.answer_bytes_max, &job)
     r.counters.requests_fetch += 1
-    if fetch_parse(head, body, r.plane.answer_bytes_max, &job) != FETCH_PARSED:
+    if parsed != FETCH_PARSED:
+        why[0] = CLOSED_MALFORMED if parsed == FETCH_MALFORMED else CLOSED_FAULT
         return NULL
     r.counters.fetch_partitions_asked += job.asked.count
     job.connection = c
@@ -256,8 +261,10 @@ cdef FetchJob* _begin_fetch(Reactor* r, Connection* c, const RequestHead* head, 
     return job
 
 
-cdef Served _serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
-    cdef FetchJob* job = _begin_fetch(r, c, head, body)
+cdef Served _serve_fetch(
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, Span* served
+) noexcept nogil:
+    cdef FetchJob* job = _begin_fetch(r, c, head, body, &served.why)
     cdef Slot* slot
     if job == NULL:
         return SERVE_CLOSE
@@ -276,10 +283,13 @@ cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Sp
     served.largest = n
     served.why = CLOSED_MALFORMED
     if not produce and not _is_served_here(r, frame, FETCH_KEY):
+        served.why = CLOSED_FAULT
         return _hand_over(r, c, frame, n, False)
     if not _read_start(frame, n, &head, &body):
         return SERVE_CLOSE
-    return _serve_produce(r, c, &head, body, frame, n, most, served) if produce else _serve_fetch(r, c, &head, body)
+    if produce:
+        return _serve_produce(r, c, &head, body, frame, n, most, served)
+    return _serve_fetch(r, c, &head, body, served)
 
 
 cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noexcept nogil:
@@ -302,7 +312,7 @@ cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noe
         c.handed_over += 1
     if slot.state == SLOT_CLOSE:
         requests_describe(work.frame, work.n, detail)
-        connection_refuse(r, c, slot, _why(work.result), detail)
+        connection_refuse(r, c, slot, produce_reason(work.result), detail)
 
 
 cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
@@ -340,29 +350,30 @@ cdef void requests_resume(
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
     cdef SlotState state = SLOT_CLOSE
-    cdef Reason why = CLOSED_FAILED if lose else CLOSED_MALFORMED
+    cdef Reason why = CLOSED_MALFORMED
     cdef char detail[DETAIL_BYTES]
     slot.request_bytes = 0
     if right and produce:
         result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &r.produced, NULL)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             state = SLOT_DONE
-        elif lose or (result != PRODUCE_HAND_OVER and result != PRODUCE_HELD):
-            pass
-        elif _queue_request(r, c, number, frame, n, True) == SERVED:
-            slot.request_bytes = n
-            slot.handed_over = True
-            c.handed_over += 1
-            return
+        elif not lose and (result == PRODUCE_HAND_OVER or result == PRODUCE_HELD):
+            if _queue_request(r, c, number, frame, n, True) == SERVED:
+                slot.request_bytes = n
+                slot.handed_over = True
+                c.handed_over += 1
+                return
+            why = CLOSED_FAULT
         else:
-            why = _why(result)
+            why = produce_reason(result)
     elif right:
-        slot.fetch = _begin_fetch(r, c, &head, body)
+        slot.fetch = _begin_fetch(r, c, &head, body, &why)
         if slot.fetch != NULL:
             state = SLOT_FETCH
     if lose and state == SLOT_DONE:
         writer_free(&slot.answer)
         state = SLOT_CLOSE
+        why = CLOSED_FAILED
     slot.state = state
     if state == SLOT_CLOSE:
         requests_describe(frame, n, detail)

@@ -25,6 +25,7 @@ cdef enum:
     CLIENT_ID_AT = 8
     FRAME_BYTES_MIN = 10              # a header whose client id is null
     TOPIC_ID_BYTES = 16
+    STRING_BYTES_MAX = 0x7fff         # as in Kafka; a compact length could say more
     TAGS_MAX = 64                     # Kafka's own messages have fewer than ten in a structure
 
 cdef struct Reader:
@@ -146,6 +147,8 @@ cdef inline Slice _slice(Reader* r, int32_t n, bint nullable) noexcept nogil:
 
 cdef inline Slice read_string(Reader* r, bint flexible, bint nullable) noexcept nogil:
     cdef int32_t n = read_compact_length(r) if flexible else <int32_t>read_i16(r)
+    if n > STRING_BYTES_MAX:
+        reader_fail(r)
     return _slice(r, n, nullable)
 
 

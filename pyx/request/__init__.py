@@ -10,6 +10,6 @@ fetch           Fetch: a request becomes a job
 fetchset        the partitions that a client fetches
 sessions        fetch sessions
 fetchread       whether there is enough to answer, and the ranges to answer with
-fetchconvert    message sets for clients of Fetch 0 to 3
+fetchconvert    records in the formats that clients can read
 fetchanswer     the answer of a job
 """

@@ -70,7 +70,7 @@ cdef bint _convert_up(FetchRange* r, bint may_block, size_t* opened) noexcept no
         out = made[vector[uint8_t]]()
         r.error = convert_up(stored.data(), whole.n, opened, out[0])
         if out.size():
-            r.error = 0                               # of a bad batch the next fetch is told, which begins with it
+            r.error = 0                               # the next fetch begins with the bad batch, and gets its error
         _give(r, out)
     return True
 

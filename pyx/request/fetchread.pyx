@@ -233,7 +233,7 @@ cdef void fetch_convert_ranges(FetchJob* job) noexcept nogil:
 
 
 cdef FetchState _try_gathered(FetchJob* job, bint must_answer) noexcept nogil:
-    """READY, WAIT if there is too little, or what comes before that can be said."""
+    """FETCH_READY, FETCH_WAIT, or the step that has to come first."""
     cdef Limits limits
     cdef bint enough
     if not _gather(job, &limits):

@@ -27,17 +27,17 @@ cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
     PRODUCE_SILENT = 1                # acks=0: there is none
     PRODUCE_HAND_OVER = 2             # nothing was appended: the control plane has to ask the transaction coordinator
-    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can say so (as in Kafka)
-    PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_TAKEN = 3                 # it is in the group
+    PRODUCE_COSTLY = 4                # nothing was appended: a network thread would serve it for too long
     # Nothing was appended: a partition is held (partition.pxd), try again then. Or it has to come after the group.
     PRODUCE_HELD = 5
+    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can say so (as in Kafka)
+    PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
-    PRODUCE_COSTLY = 4                # nothing was appended: a network thread would serve it for too long
 
 cdef enum:
-    # What a network thread does at once for one request, and about what it does for a group: 1 or 2 ms, by the units of
-    # validator.pxd.
+    # What a network thread does at once for one request, 1 or 2 ms, by the units of validator.pxd. A group takes at most
+    # twice that.
     IN_LINE_WORK = 1 << 20
     IN_LINE_BYTES = 4 << 20           # of a request: each record is looked at, and copied into the page cache
     IN_LINE_PARTITIONS = 500          # each takes a write

@@ -10,13 +10,17 @@ So the lowest refused sequence of each producer in each partition is remembered 
 refused with the same error, until the refused one was taken, or was refused with an error that the client doesn't try
 again. A new epoch begins at sequence 0 and ends this. Nothing is asked of a producer that had no batch refused.
 
-All of a plane's threads share one Refusals. It is empty but in such a moment, and then costs an atomic load a batch.
+All of a plane's threads share one Refusals. It is almost always empty. An empty one costs an atomic load a batch, any
+other a mutex. What it remembers has a bound: of a connection that passes it all is forgotten, and of that connection the
+logs alone check sequences. A name that no topic may have isn't remembered.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
-    REFUSALS_MAX = 65536               # of a plane; with more, all are forgotten, and the logs alone check sequences
+    REFUSALS_MAX = 65536               # of a plane
+    CONNECTION_REFUSALS_MAX = 8192
+    TOPIC_BYTES_MAX = 249              # of a topic's name, as in Kafka
 
 cdef struct Refusals
 

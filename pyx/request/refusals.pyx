@@ -10,7 +10,7 @@ from penstock.pyx.errorcodes cimport (
 )
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_store32, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    atomic_add32, atomic_load32, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_t, pthread_mutex_unlock,
 )
 from penstock.pyx.record.batch cimport (
@@ -83,8 +83,12 @@ cdef string _key(const SentBatch* sent) noexcept nogil:
     return key
 
 
+cdef inline bint _may_be_known(const Sender* sender, const SentBatch* sent) noexcept nogil:
+    return sender.refusals != NULL and sent.producer_id >= 0 and sent.topic_n <= TOPIC_BYTES_MAX
+
+
 cdef inline bint _is_idle(const Sender* sender, const SentBatch* sent) noexcept nogil:
-    return sender.refusals == NULL or sent.producer_id < 0 or atomic_load32(&sender.refusals.count) == 0
+    return not _may_be_known(sender, sent) or atomic_load32(&sender.refusals.count) == 0
 
 
 cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent) noexcept nogil:
@@ -108,11 +112,15 @@ cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent) noexcept
 cdef void _remember(Refusals* refusals, const Sender* sender, const SentBatch* sent, int16_t error) noexcept nogil:
     """Under the lock."""
     cdef Refusal* known
-    if atomic_load32(&refusals.count) >= REFUSALS_MAX:
-        refusals.by_connection.clear()
-        atomic_store32(&refusals.count, 0)
     cdef OfConnection* of = &refusals.by_connection[sender.connection]
-    cdef size_t before = of.size()
+    cdef size_t before
+    if of.size() >= CONNECTION_REFUSALS_MAX or atomic_load32(&refusals.count) >= REFUSALS_MAX:
+        atomic_add32(&refusals.count, -<int32_t>of.size())
+        of.clear()
+        if atomic_load32(&refusals.count) >= REFUSALS_MAX:     # others have all of it
+            refusals.by_connection.erase(sender.connection)
+            return
+    before = of.size()
     known = &at(of)[_key(sent)]
     if of.size() > before:
         atomic_add32(&refusals.count, 1)
@@ -142,7 +150,7 @@ cdef void _forget_one(Refusals* refusals, const Sender* sender, const SentBatch*
 cdef void refusals_note(const Sender* sender, const SentBatch* sent, int16_t error) noexcept nogil:
     cdef Refusals* refusals = sender.refusals
     cdef bint again = _is_tried_again(error)
-    if refusals == NULL or sent.producer_id < 0 or (not again and _is_idle(sender, sent)):
+    if not _may_be_known(sender, sent) or (not again and _is_idle(sender, sent)):
         return
     pthread_mutex_lock(&refusals.lock)
     if again:

@@ -30,10 +30,11 @@ INCOMPLETE = 3
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: set[float] = set()
+    real: property = Patience.contact_ms  # type: ignore[assignment]  # of the class it is the property itself
 
-    def contact_ms(patience: Patience) -> int:
+    def contact_ms(patience: Patience) -> object:
         asked_for.add(patience.timeout_s)
-        return 300
+        return real.__get__(patience)
 
     monkeypatch.setattr(Patience, "contact_ms", property(contact_ms))
     path = tmp_path / "pipeline.properties"
@@ -49,3 +50,10 @@ def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, mon
     assert result.exit_code == (INCOMPLETE if words == "etl" else 1), result.output
     assert f"cannot connect to `{address}`: no answer in time" in result.output
     assert asked_for == {0.3}, "a client was made that waits for as long as usual"
+
+
+def test_a_first_contact_has_the_timeout_or_five_seconds() -> None:
+    for timeout_s, wanted_ms in ((0.0001, 1), (0.3, 300), (5, 5000), (60, 5000)):
+        limits = Patience(timeout_s).limits()
+        assert Patience(timeout_s).contact_ms == limits["socket.connection.setup.timeout.ms"] == wanted_ms
+        assert limits["request.timeout.ms"] == limits["default.api.timeout.ms"] == max(1, round(timeout_s * 1000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,11 @@ def test_every_suite_has_a_list() -> None:
     for suite in run.SUITES:
         assert run.listed(suite).read_text().split(), suite
     assert run.listed("librdkafka", "consumer").read_text().split()
+
+
+def test_make_runs_every_suite() -> None:
+    (line,) = re.findall(r"^SUITES \?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert tuple(line.split()) == compat_run().SUITES
 
 
 def test_no_suites_for_make_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PROVE = ROOT / "tests" / "prove.py"
-ROW = r"\| {} \| {} \| [0-9a-f]{{7,}}{} \| 20\d\d-\d\d-\d\d \d\d:\d\d \| 0 min \d+ s \|"
+COMMIT = r"[0-9a-f]{7,}"
+DATE = r"20\d\d-\d\d-\d\d \d\d:\d\d"
 MAKEFILE = """\
+KILLS ?= 200
+PARTS ?=
 faults:
 \t@echo judged
 failpoints:
@@ -20,9 +24,16 @@ failpoints:
 """
 
 
-def prove(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def prove(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROVE), "--tree", str(tree), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    kept = {name: value for name, value in os.environ.items() if name not in ("KILLS", "PARTS")}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, **variables})
+
+
+def row(tree: Path, part: str) -> list[str]:
+    """Its cells: last run, with, commit, began, took, passed last."""
+    (line,) = re.findall(rf"^\| {part} \|(.*)\|$", (tree / "tests" / "PROVED.md").read_text(), re.M)
+    return [cell.strip() for cell in line.split("|")]
 
 
 @pytest.fixture
@@ -37,24 +48,38 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_each_part_leaves_its_row(tree: Path) -> None:
-    done = prove(tree, "faults", "failpoints")
+    done = prove(tree, "faults", "failpoints", PARTS="faults failpoints")
     assert done.returncode == 1
-    table = (tree / "tests" / "PROVED.md").read_text()
-    assert re.search(ROW.format("faults", "passed", ""), table)
-    assert re.search(ROW.format("failpoints", "failed: exit code 2", ""), table)
-    assert "| powercuts | never run | | | |" in table
+    last, given, commit, began, took, passed = row(tree, "faults")
+    assert (last, given, passed) == ("passed", "", f"{commit}, {began}")
+    assert re.fullmatch(COMMIT, commit) and re.fullmatch(DATE, began) and re.fullmatch(r"0 min \d+ s", took)
+    assert row(tree, "failpoints")[0] == "failed: exit code 2" and row(tree, "failpoints")[-1] == ""
+    assert row(tree, "powercuts") == ["never run", "", "", "", "", ""]
     assert "lost a record" in (tree / "build" / "prove" / "failpoints.log").read_text()
 
 
 def test_a_row_stays_until_its_part_is_run_again(tree: Path) -> None:
     prove(tree, "failpoints")
+    failed = row(tree, "failpoints")
     (tree / "Makefile").write_text(MAKEFILE.replace("exit 3", "exit 0"))
     assert prove(tree, "faults").returncode == 0
-    table = (tree / "tests" / "PROVED.md").read_text()
-    assert re.search(ROW.format("failpoints", "failed: exit code 2", ""), table)
-    assert re.search(ROW.format("faults", "passed", r"\+"), table)
+    assert row(tree, "failpoints") == failed
+    assert re.fullmatch(COMMIT + r"\+", row(tree, "faults")[2])
     assert prove(tree, "failpoints").returncode == 0
-    assert re.search(ROW.format("failpoints", "passed", r"\+"), (tree / "tests" / "PROVED.md").read_text())
+    assert row(tree, "failpoints")[0] == "passed"
+
+
+def test_a_failure_does_not_hide_what_passed_before(tree: Path) -> None:
+    prove(tree, "faults")
+    before = row(tree, "faults")
+    (tree / "Makefile").write_text(MAKEFILE.replace("@echo judged", "false"))
+    assert prove(tree, "faults").returncode == 1
+    assert row(tree, "faults")[0] == "failed: exit code 2" and row(tree, "faults")[-1] == before[-1]
+
+
+def test_a_part_that_proves_less_says_so(tree: Path) -> None:
+    prove(tree, "faults", KILLS="1")
+    assert row(tree, "faults")[:2] == ["passed", "KILLS=1"]
 
 
 def test_a_part_that_does_not_exist_runs_nothing(tree: Path) -> None:
@@ -65,10 +90,10 @@ def test_a_part_that_does_not_exist_runs_nothing(tree: Path) -> None:
 
 def test_each_part_is_a_target_and_says_what_it_takes() -> None:
     done = prove(ROOT, "--list")
-    targets = re.findall(r"^[\w-]+: `make ([\w-]+)`, .+$", done.stdout, re.M)
+    targets = re.findall(r"^([\w-]+): .+$", done.stdout, re.M)
     makefile = (ROOT / "Makefile").read_text()
     assert done.returncode == 0 and len(targets) == len(done.stdout.splitlines())
     assert [name for name in targets if f"\n{name}:" not in makefile] == []
     assert re.search(r"^powercuts: .*needs root", done.stdout, re.M)
     rows = re.findall(r"^\| ([\w-]+) \| (?:passed|failed|never)", (ROOT / "tests" / "PROVED.md").read_text(), re.M)
-    assert rows == re.findall(r"^([\w-]+): ", done.stdout, re.M)
+    assert rows == targets

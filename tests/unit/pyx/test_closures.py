@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
+from penstock.pyx.net import border
 from penstock.pyx.net.border import Closed
 from penstock.pyx.wire.header import encode_request
-from support.dataplane import Broker, api_versions, batch, lead, produce
+from penstock.pyx.wire.messages import ProduceResponse
+from support.dataplane import Broker, api_versions, batch, fetch, lead, produce
 from support.patience import until
 
 MAX_BYTES = 1 << 20
@@ -21,6 +25,7 @@ REASONS = (
     "closed_unsupported",
     "closed_unacknowledged",
     "closed_failed",
+    "closed_fault",
 )
 
 
@@ -122,3 +127,30 @@ def test_more_than_are_kept_are_counted() -> None:
         assert len(broker.plane.closures()) == 256
         assert broker.plane.counters()["closed_request_size"] == 300
         assert broker.plane.closures() == []
+
+
+def test_a_segment_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    """Its log still says that the bytes are there, so only a closed connection can say that they aren't."""
+    lead(tmp_path, "cut-short")
+    with Broker() as broker, broker.connect() as peer:
+        peer.ask(produce("cut-short", batch([b"x" * 1000]), 9), 9, ProduceResponse)
+        (segment,) = (tmp_path / "cut-short-0").glob("*.log")
+        os.truncate(segment, 500)
+        peer.send(encode_request(fetch("cut-short", 0, 11), 11, 1, "c"))
+        with pytest.raises(EOFError):
+            peer.receive()
+        (one,) = broker.plane.closures()
+        assert broker.plane.counters()["closed_fault"] == 1
+    assert (one.reason, one.detail) == (
+        "closed_fault",
+        "a segment could not be read, or its file is shorter than its log says",
+    )
+
+
+def test_the_counters_are_those_that_their_text_names() -> None:
+    text = (Path(border.__file__).parent / "border.pyi").read_text()
+    listed = text[text.index("Sums over the threads since `start`") :]
+    listed = listed[: listed.index('"""')]
+    with Broker() as broker:
+        counted = set(broker.plane.counters())
+    assert counted == set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b|\b(?:connections|requests|worked|stalls)\b", listed))

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker
-from support.logs import LOGS, NOW_MS, Log, batch
+from support.logs import LOGS, NOW_MS, Log, batch, delete_records
 
 
 @pytest.fixture
@@ -41,6 +41,21 @@ def test_the_last_five_batches_are_recognised(log: Log) -> None:
     assert log.offsets().log_end == 14
 
 
+@pytest.mark.parametrize("sequence", [1, 77, (1 << 31) - 1])
+def test_a_log_that_never_had_a_record_takes_a_producer_from_its_first_batch(log: Log, sequence: int) -> None:
+    with pytest.raises(KafkaError) as refused:
+        log.append(send(0, sequence))
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.append(send(0, 0))
+
+
+def test_a_log_whose_records_are_deleted_takes_any_sequence(log: Log) -> None:
+    """A producer's state may have gone with them."""
+    log.append(batch(3))
+    delete_records(log.topic, 3)
+    log.append(send(0, 77))
+
+
 @pytest.mark.parametrize(
     ("first", "then", "expected"),
     [
@@ -56,6 +71,7 @@ def test_the_last_five_batches_are_recognised(log: Log) -> None:
     ],
 )
 def test_sequences_and_epochs(log: Log, first: tuple[int, int], then: tuple[int, int], expected: int) -> None:
+    log.append(batch(1))  # an empty log takes a producer from its first batch only
     log.append(send(*first))
     assert code(log, send(*then)) == expected
 

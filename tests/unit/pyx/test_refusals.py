@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,10 @@ class Partition:
 
     def open(self, **config: int) -> None:
         LOGS.lead(self.name, topic_id(self.name), 0, 0, str(self.root), config)
+
+    def fill(self) -> None:
+        """A first record: an empty log takes a producer from its first batch only."""
+        LOGS.append_client(self.name, 0, batch([b"first"]))
 
     def sequences(self, producer_id: int = 1) -> list[int]:
         """The first sequences of a producer's batches in the log."""
@@ -117,6 +122,7 @@ def test_a_transaction_of_an_unknown_producer_has_no_hole(served: Broker, partit
         begun = [frame(partition.name, 9, sequence, transactional=True) for sequence in (70, 71)]
         assert ask(peer, 9, begun[:1]) == [NOT_LEADER]
         partition.open(verify_transactions=0)
+        partition.fill()
         assert ask(peer, 9, begun[1:]) == [NOT_LEADER]
         assert ask(peer, 9, begun) == [0, 0]
     assert partition.sequences() == [70, 71]
@@ -124,6 +130,7 @@ def test_a_transaction_of_an_unknown_producer_has_no_hole(served: Broker, partit
 
 def test_a_producer_whose_state_has_expired_goes_on(served: Broker, partition: Partition) -> None:
     partition.open()
+    partition.fill()
     with served.connect() as peer:
         assert ask(peer, 9, [frame(partition.name, 9, 500)]) == [0]
         LOGS.set_space(str(partition.root), NOBODY_MAY)
@@ -139,10 +146,26 @@ def test_nobody_else_waits(served: Broker, partition: Partition) -> None:
     with served.connect() as peer, served.connect() as other:
         assert ask(peer, 9, [frame(partition.name, 9, 0, producer=producer) for producer in (1, 2)]) == [NOT_LEADER] * 2
         partition.open()
+        partition.fill()
         assert ask(peer, 9, [frame(partition.name, 9, 5, producer=3)]) == [0]
         assert ask(other, 9, [frame(partition.name, 9, 1, producer=2)]) == [0]
         assert ask(peer, 9, [frame(partition.name, 9, sequence, epoch=1) for sequence in (0, 1)]) == [0, 0]
         assert ask(peer, 9, [frame(partition.name, 9, 2)]) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_log_that_never_had_a_record_takes_a_producer_from_its_first_batch(
+    served: Broker, partition: Partition, version: int
+) -> None:
+    """Also if its client has connected again since the first one was refused (KAFKA-15591, as Kafka 4.5 does)."""
+    partition.announce()
+    with served.connect() as peer:
+        assert ask(peer, version, [frame(partition.name, version, 0)]) == [NOT_LEADER]
+    partition.open()
+    with served.connect() as peer:
+        early = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert ask(peer, version, [frame(partition.name, version, at) for at in (1, 0, 1)]) == [early, 0, 0]
+    assert partition.sequences() == [0, 1]
 
 
 def test_after_the_largest_sequence_comes_0(served: Broker, partition: Partition) -> None:
@@ -151,19 +174,52 @@ def test_after_the_largest_sequence_comes_0(served: Broker, partition: Partition
     with served.connect() as peer:
         assert ask(peer, 9, [frame(partition.name, 9, last)]) == [NOT_LEADER]
         partition.open()
+        partition.fill()
         assert ask(peer, 9, [frame(partition.name, 9, 0)]) == [NOT_LEADER]
         assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in (last, 0, 1)]) == [0] * 3
     assert partition.sequences() == [last, 0, 1]
 
 
-def test_what_connections_left_behind_is_forgotten(served: Broker, partition: Partition) -> None:
-    """More refusals than are remembered: nobody is worse off than before."""
+def many_refused(topic: str, partitions: int) -> ProduceRequest:
     records = batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0)
-    many = [ProduceRequest.PartitionProduceData(index=index, records=records) for index in range(70_000)]
-    data = ProduceRequest.TopicProduceData(name=topic_name("unknown"), partition_data=many)
+    many = [ProduceRequest.PartitionProduceData(index=index, records=records) for index in range(partitions)]
+    data = ProduceRequest.TopicProduceData(name=topic, partition_data=many)
+    return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
+
+
+def test_a_connection_with_too_many_refusals_loses_its_own(served: Broker, partition: Partition) -> None:
+    """More refusals than are remembered: whose they are is no worse off than without, and nobody else loses anything."""
     partition.announce()
-    with served.connect() as peer:
-        peer.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9, ProduceResponse)
+    with served.connect() as peer, served.connect() as other:
         assert ask(peer, 9, [frame(partition.name, 9, 0)]) == [NOT_LEADER]
+        for _ in range(2):
+            other.ask(many_refused(topic_name("unknown"), 70_000), 9, ProduceResponse)
+        assert ask(other, 9, [frame(partition.name, 9, 0, producer=2)]) == [NOT_LEADER]
         partition.open()
-        assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in (1, 0, 1)]) == [NOT_LEADER, 0, 0]
+        for one, producer in ((peer, 1), (other, 2)):
+            sent = [frame(partition.name, 9, sequence, producer=producer) for sequence in (1, 0, 1)]
+            assert ask(one, 9, sent) == [NOT_LEADER, 0, 0]
+
+
+def test_a_name_that_no_topic_may_have_is_not_kept(served: Broker) -> None:
+    """Nor is it a reason to hold its length in memory once for each of its partitions."""
+    before = resident_bytes()
+    with served.connect() as peer:
+        answer = peer.ask(many_refused("x" * 32_000, 8_000), 9, ProduceResponse)
+    assert {part.error_code for part in answer.responses[0].partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert resident_bytes() - before < 100 << 20      # 256 MB if each had its own
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_string_that_is_longer_than_kafka_has_any_is_malformed(served: Broker) -> None:
+    name = b"x" * 0x8000
+    size = bytearray(encode_request(many_refused("NAME", 1), 9, 1, "c"))
+    at = size.index(b"\x05NAME")
+    size[at : at + 5] = b"\x81\x80\x02" + name       # a compact length: one more than the string's
+    with served.connect() as peer:
+        peer.send(bytes(size))
+        assert peer.has_ended()
+    assert served.plane.closures()[-1].reason == "closed_malformed"

@@ -47,7 +47,7 @@ ASKED = 20
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder: Path = tmp_path_factory.mktemp("workers")
     with Broker(threads=1) as made:
-        for name in ("hostile", "honest", "ordered", "left", "several", "bounded"):
+        for name in ("hostile", "honest", "ordered", "left", "several", "bounded", "turns"):
             lead(folder, name, max_message_bytes=64 << 20)
         lead(folder, "many", 600)
         lead(folder, "stamped", 2, log_append_time=1, max_message_bytes=64 << 20)
@@ -112,6 +112,7 @@ def test_conversions_for_old_clients_hold_up_nobody(served: Broker) -> None:
         assert values(answer) == [bytes(INFLATED)]
         size = len(bytes(answer.records or b""))
     before = served.plane.counters()["fetch_bytes"]
+    worked = served.plane.counters()["worked"]
     with served.connect() as first, served.connect() as second:
         for peer in (first, second):
             peer.send_all(frames(fetch("old", 0, 1), 1))
@@ -121,6 +122,23 @@ def test_conversions_for_old_clients_hold_up_nobody(served: Broker) -> None:
             for number in range(PIPELINED):
                 assert struct.unpack(">i", peer.receive()[:4]) == (number,)
     assert converted() == 2 * PIPELINED
+    assert served.plane.counters()["worked"] - worked == 2 * PIPELINED
+
+
+def test_a_turn_ends_by_what_its_requests_cost(served: Broker) -> None:
+    """Those that are just not expensive enough for a worker: another connection isn't served behind all of them."""
+    near = batch([bytes(900 << 10)], codec=GZIP)
+    LOGS.hold("turns", 0)
+    with served.connect() as first, served.connect() as honest, served.connect() as second:
+        for peer, sent in ((first, near), (second, near), (honest, CHEAP)):
+            held = LOGS.produces_held
+            peer.send_all(frames(produce("turns", sent, 9), 9, 1 if peer is honest else 64))
+            wait_until(lambda held=held: LOGS.produces_held > held)  # type: ignore[misc]
+        LOGS.release("turns", 0)
+        (given,) = answers_of(honest, 1)
+        assert given.error_code == 0 and given.base_offset < 64
+        for peer in (first, second):
+            assert [one.error_code for one in answers_of(peer, 64)] == [0] * 64
 
 
 def test_requests_of_a_connection_keep_their_order(served: Broker) -> None:
