@@ -110,7 +110,7 @@ cdef extern from "unistd.h" nogil:
     int usleep(unsigned int microseconds) noexcept
 
 cdef extern from "time.h" nogil:
-    int CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME_COARSE
+    int CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME_COARSE, CLOCK_THREAD_CPUTIME_ID
     struct timespec:
         time_t tv_sec
         long tv_nsec
@@ -338,6 +338,12 @@ cdef inline int64_t monotonic_us() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
+
+cdef inline int64_t thread_cpu_us() noexcept nogil:
+    """Processor time of the calling thread."""
+    cdef timespec used
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used)
+    return <int64_t>used.tv_sec * 1_000_000 + used.tv_nsec // 1000
 
 # Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal. Nobody sends SIGBUS:
 # the thread that touched the memory gets it (endslots.pxd).

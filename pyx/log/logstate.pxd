@@ -37,6 +37,7 @@ cdef struct LogState:
     bint dense                         # it was never compacted: there are no holes between its batches
     int64_t first_dirty                # when the log was opened: what lies below it was compacted
     int64_t known_begin                # what lies below it was deleted, and nothing else; -1: unknown
+    int64_t known_first                # the base offset of the segment where it lies
     int64_t known_end                  # it had records up to there that nothing can have taken
     bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes

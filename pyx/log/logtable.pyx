@@ -419,6 +419,7 @@ cdef class LogTable(LogSetOwner):
             # One that Kafka's file says is applied only once the log's end is known.
             p.log.log_start = max(0 if known.topic_id is None else known.log_start, known.first_segment, 0)
             p.log.known_begin = known.begin
+            p.log.known_first = known.first_segment
             p.log.known_end = known.flushed_end if power_cut and not clean else known.log_end
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes

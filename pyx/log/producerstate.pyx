@@ -105,9 +105,9 @@ cdef int16_t producer_data(
             error = _check_sequence(e, header)
             if error != 0:
                 return error
-            # Of a producer that isn't known any sequence is taken: its state may have expired. But nothing has expired from
-            # a log that never had a record (as in Kafka 4.5, KAFKA-15591): an earlier batch was refused and comes again.
-            # And transactions v2 have an epoch each, so their first batch is number 0 everywhere.
+            # Of a producer that isn't known any sequence is taken: its state may have expired. But nothing has expired
+            # from a log that never had a record (as in Kafka 4.5, KAFKA-15591): an earlier batch was refused and comes
+            # again. And transactions v2 have an epoch each, so their first batch is number 0 everywhere.
             if e.epoch == NO_EPOCH and header.base_sequence != 0 and (base_offset == 0 or origin == ADDED):
                 return OUT_OF_ORDER_SEQUENCE_NUMBER
         if e.txn_first_offset != NO_OFFSET and not batch_is_transactional(header):

@@ -112,7 +112,8 @@ cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out)
 
 
 cdef int _validate_begin(const LogState* log, const Listing* listing, RecoveryReport* report) noexcept nogil:
-    """Whether the first segments are there, or any. 0 or LOG_CORRUPT."""
+    """Whether the first segments are there, and any, or retention had begun to remove them without a checkpoint (on a
+    full disk): the first one is `.deleted` then. Those that went before it excuse nothing. 0 or LOG_CORRUPT."""
     cdef size_t i
     cdef bint empty = listing.bases.empty()
     report.damage.position = 0
@@ -128,7 +129,7 @@ cdef int _validate_begin(const LogState* log, const Listing* listing, RecoveryRe
     if not empty and (log.known_begin < 0 or listing.bases[0] <= log.known_begin):
         return 0
     for i in range(listing.deleted.size()):
-        if not empty and listing.deleted[i] <= log.known_begin:
+        if not empty and listing.deleted[i] == log.known_first:
             return 0                   # retention leaves a segment
     report.damage.kind = DAMAGE_BEGIN
     report.damage.base_offset = log.known_begin

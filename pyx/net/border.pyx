@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
-from penstock.pyx.net.closures cimport (
-    CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, CLOSURES_KEPT, DETAIL_BYTES, Closure, Reason, closures_take,
-)
+from penstock.pyx.net.closures cimport CLOSURES_KEPT, DETAIL_BYTES, Closure, Reason, closures_take
 from penstock.pyx.net.coldreader cimport (
     READER_FOLDERS_MAX, READER_THREADS_A_FOLDER, reader_free, reader_loop, reader_new, reader_stop,
 )
@@ -38,7 +36,7 @@ from penstock.pyx.record.frame cimport (
     write_raw, writer_free,
 )
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult,
+    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult,
     ProduceTally, produce_held, produce_serve,
 )
 from penstock.pyx.request.produceflush cimport NamedFolders, produce_flush, produce_flushes
@@ -272,8 +270,9 @@ cdef class DataPlane:
             self._reader_threads.append(
                 threading.Thread(target=self._read, name=f"reader-{i}", daemon=True)
             )
-        for i in range(self.plane.reactor_count):
-            self._worker_threads.append(threading.Thread(target=self._work, name=f"worker-{i}", daemon=True))
+        for i in range(self.plane.reactor_count + 1):
+            thread = threading.Thread(target=self._work, args=(i == 0,), name=f"worker-{i}", daemon=True)
+            self._worker_threads.append(thread)
         for i in range(self.plane.reactor_count):
             self._reactor_threads.append(
                 threading.Thread(target=self._serve, args=(i,), name=f"network-{i}", daemon=True)
@@ -289,9 +288,9 @@ cdef class DataPlane:
         with nogil:
             reader_loop(self.plane.readers)
 
-    def _work(self):
+    def _work(self, bint light):
         with nogil:
-            workers_loop(self.plane.workers)
+            workers_loop(self.plane.workers, light)
 
     def take_requests(self) -> list:
         cdef ControlRequest* request

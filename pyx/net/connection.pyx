@@ -85,6 +85,8 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.handed_over = 0
     c.producing = NULL
     c.cost = COST_LITTLE
+    c.heavy_produce = False
+    c.heavy_fetch = False
     c.turn_us = 0
     c.held_ms = 0
     c.listener = listener

@@ -12,8 +12,8 @@ from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
     SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, STALL_HELD, TURN_BYTES,
-    Connection, Reactor, Slot, connection_fault, connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
-    turn_is_over,
+    Connection, Reactor, Slot, connection_fault, connection_finish, connection_is_ready, connection_ready, output_full,
+    slot_at, turn_is_over,
 )
 from penstock.pyx.net.requests cimport give_to_worker
 from penstock.pyx.net.transport cimport (
@@ -21,8 +21,8 @@ from penstock.pyx.net.transport cimport (
 )
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EIO, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64, epoll_event,
-    errno, memmove, memset,
+    EAGAIN, EINTR, EIO, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64,
+    epoll_event, errno, memmove, memset,
 )
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free

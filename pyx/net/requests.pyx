@@ -12,7 +12,7 @@ from penstock.pyx.net.plane cimport (
     COST_LITTLE, COST_MUCH, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WORKING,
     Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, slot_at,
 )
-from penstock.pyx.net.workers cimport Work, work_free, work_new, workers_submit
+from penstock.pyx.net.workers cimport HEAVY_US, Work, work_free, work_new, workers_submit
 from penstock.pyx.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
@@ -117,6 +117,7 @@ cdef Served give_to_worker(
     if work == NULL:
         return SERVE_CLOSE
     work.sender = connection_sender(r, c)
+    work.heavy = c.heavy_produce if fetch == NULL else c.heavy_fetch
     if not work_address(work, &r.mailbox, c.place, c.generation, number) or not workers_submit(r.plane.workers, work):
         work.fetch = NULL
         work_free(work)
@@ -327,8 +328,10 @@ cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
     slot = slot_at(c, work.number)
     slot.work = NULL
     if work.fetch == NULL:
+        c.heavy_produce = work.cpu_us > HEAVY_US
         _worked_produce(r, c, slot, work)
     else:
+        c.heavy_fetch = work.cpu_us > HEAVY_US
         slot.state = SLOT_FETCH
         slot.fetch.due = True
         work.fetch = NULL

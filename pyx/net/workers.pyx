@@ -4,8 +4,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.posix cimport (
     atomic_load32, block_signals, calloc, free, give_way, malloc, memcpy, pthread_cond_broadcast, pthread_cond_destroy,
-    pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_cond_init, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, thread_cpu_us,
 )
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport API_VERSION_AT, Reader, RequestHead, read_head, reader_start, writer_free
@@ -64,6 +64,25 @@ cdef inline int64_t _cost(const Work* work) noexcept nogil:
     return work.n + <int64_t>sizeof(Work)
 
 
+cdef void _push(WorkList* jobs, Work* work) noexcept nogil:
+    if jobs.last == NULL:
+        jobs.first = work
+    else:
+        jobs.last.next = work
+    jobs.last = work
+
+
+cdef Work* _pop(WorkList* jobs) noexcept nogil:
+    """NULL: there is none."""
+    cdef Work* work = jobs.first
+    if work != NULL:
+        jobs.first = work.next
+        if jobs.first == NULL:
+            jobs.last = NULL
+        work.next = NULL
+    return work
+
+
 cdef bint workers_submit(WorkerPool* pool, Work* work) noexcept nogil:
     cdef bint taken, fits
     pthread_mutex_lock(&pool.lock)
@@ -71,30 +90,28 @@ cdef bint workers_submit(WorkerPool* pool, Work* work) noexcept nogil:
     taken = fits and not pool.stopping
     if taken:
         pool.bytes += _cost(work)
-        if pool.last == NULL:
-            pool.first = work
-        else:
-            pool.last.next = work
-        pool.last = work
-        pthread_cond_signal(&pool.ready)
+        _push(&pool.heavy if work.heavy else &pool.light, work)
+        pthread_cond_broadcast(&pool.ready)           # one of them doesn't serve all
     else:
         pool.full = True
     pthread_mutex_unlock(&pool.lock)
     return taken
 
 
-cdef Work* _take(WorkerPool* pool) noexcept nogil:
-    """The next job; NULL when the pool stops."""
+cdef Work* _take(WorkerPool* pool, bint light, bint heavy_first) noexcept nogil:
+    """The next job, `light`: that isn't heavy; NULL when the pool stops."""
     cdef Work* work = NULL
     pthread_mutex_lock(&pool.lock)
-    while pool.first == NULL and not pool.stopping:
+    while not pool.stopping:
+        if heavy_first and not light:
+            work = _pop(&pool.heavy)
+        if work == NULL:
+            work = _pop(&pool.light)
+        if work == NULL and not light:
+            work = _pop(&pool.heavy)
+        if work != NULL:
+            break
         pthread_cond_wait(&pool.ready, &pool.lock)
-    if not pool.stopping:
-        work = pool.first
-        pool.first = work.next
-        if pool.first == NULL:
-            pool.last = NULL
-        work.next = NULL
     pthread_mutex_unlock(&pool.lock)
     return work
 
@@ -129,15 +146,19 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
     produce_clear(g)
 
 
-cdef void workers_loop(WorkerPool* pool) noexcept nogil:
+cdef void workers_loop(WorkerPool* pool, bint light) noexcept nogil:
     cdef ProduceGroup* g = produce_group_new(False)
     cdef Work* work
+    cdef int64_t begun_us
+    cdef bint heavy_first = False
     block_signals()
     give_way(WORKER_NICE)
     while True:
-        work = _take(pool)
+        work = _take(pool, light, heavy_first)
         if work == NULL:
             break
+        heavy_first = not work.heavy
+        begun_us = thread_cpu_us()
         if atomic_load32(&work.dropped):
             pass
         elif work.frame == NULL:
@@ -146,6 +167,7 @@ cdef void workers_loop(WorkerPool* pool) noexcept nogil:
             work.result = PRODUCE_NO_MEMORY
         else:
             _produce(pool, g, work)
+        work.cpu_us = thread_cpu_us() - begun_us
         _give_back(pool, work)
     produce_group_free(g)
 
@@ -157,12 +179,16 @@ cdef void workers_stop(WorkerPool* pool) noexcept nogil:
     pthread_mutex_unlock(&pool.lock)
 
 
-cdef void workers_clear(WorkerPool* pool) noexcept nogil:
-    cdef Work* work
-    while pool.first != NULL:
-        work = pool.first
-        pool.first = work.next
+cdef void _free_all(WorkList* jobs) noexcept nogil:
+    cdef Work* work = _pop(jobs)
+    while work != NULL:
         work_free(work)
+        work = _pop(jobs)
+
+
+cdef void workers_clear(WorkerPool* pool) noexcept nogil:
+    _free_all(&pool.light)
+    _free_all(&pool.heavy)
 
 
 cdef void workers_free(WorkerPool* pool) noexcept nogil:

@@ -36,11 +36,12 @@ cdef enum ProduceResult:
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
 
 cdef enum:
-    # What a network thread does at once for one request, 1 or 2 ms, by the units of validator.pxd. A group takes at most
-    # twice that.
+    # What a network thread does at once for one request, 1 or 2 ms, by the units of validator.pxd. A group takes at
+    # most twice that.
     IN_LINE_WORK = 1 << 20
     IN_LINE_BYTES = 4 << 20           # of a request: each record is looked at, and copied into the page cache
     IN_LINE_PARTITIONS = 500          # each takes a write
+    WORKER_WAITS_MS = 2000            # as long as a move may hold a partition
 
 # What one thread appended; read by Python without a lock.
 cdef struct ProduceTally:
@@ -49,7 +50,8 @@ cdef struct ProduceTally:
     int64_t errors                    # partitions answered with an error
 
 cdef struct ProduceGroup
-# For a network thread (`in_line`) or a worker, which keeps it. NULL: no memory.
+# For a network thread (`in_line`) or a worker, which keeps it. A worker waits for partitions that are held, for
+# WORKER_WAITS_MS at most, and validates before a move would wait for it. NULL: no memory.
 cdef ProduceGroup* produce_group_new(bint in_line) noexcept nogil
 cdef void produce_group_free(ProduceGroup* g) noexcept nogil
 
@@ -65,8 +67,8 @@ cdef ProduceResult produce_take(
 ) noexcept nogil
 # Whether it may take another request that it is appended with.
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
-# Appends all. The records behind the readers are written to (offsets, epochs). Once `dropped` (atomic; NULL: never) is
-# set, nothing more is: nobody wants the answer.
+# Appends all. The records behind the readers are written to (offsets, epochs). Once a worker's job is `dropped`
+# (atomic; NULL elsewhere), nothing more is: nobody wants the answer.
 cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
 # The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
 # it was before.

@@ -21,7 +21,7 @@ from penstock.pyx.log.partition cimport (
     partition_release, partition_topic,
 )
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
-from penstock.pyx.posix cimport atomic_load32, calloc, free, realloc
+from penstock.pyx.posix cimport atomic_load32, calloc, free, realloc, usleep
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
     TRANSACTIONAL_BIT, batch_error_text,
@@ -39,7 +39,8 @@ from penstock.pyx.request.refusals cimport Sender, SentBatch, refusals_find, ref
 from penstock.pyx.request.verification cimport find_unverified
 from penstock.pyx.request.versions cimport (
     PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_LOG_START_OFFSET_FROM, PRODUCE_RECORD_ERRORS_FROM,
-    PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TRANSACTIONS_FROM, PRODUCE_ZSTD_FROM,
+    PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TOPIC_IDS_FROM, PRODUCE_TRANSACTIONS_FROM,
+    PRODUCE_ZSTD_FROM,
 )
 
 cdef extern from *:
@@ -81,7 +82,9 @@ cdef struct ProduceGroup:
     Part* parts
     size_t n
     size_t capacity
+    LogSet* logs
     bint in_line                      # a network thread's: each request is validated when it is taken
+    bint worker                       # a worker's: partitions are entered when their batches have been validated
     vector[Validated]* checked        # in line, by part
     bint rewrote                      # some of them hold more than they need
 
@@ -155,8 +158,11 @@ cdef int16_t _find_partition(
 
 cdef ProduceGroup* produce_group_new(bint in_line) noexcept nogil:
     cdef ProduceGroup* g = <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
-    if g != NULL and in_line:
-        g.in_line = True
+    if g == NULL:
+        return NULL
+    g.in_line = in_line
+    g.worker = not in_line
+    if in_line:
         g.checked = made[vector[Validated]]()
     return g
 
@@ -170,9 +176,9 @@ cdef void produce_group_free(ProduceGroup* g) noexcept nogil:
     free(g)
 
 
-cdef inline void _let_go(Partition* partition) noexcept nogil:
-    """Of a partition that was entered."""
-    partition_leave(partition)
+cdef inline void _let_go(const ProduceGroup* g, Partition* partition) noexcept nogil:
+    if not g.worker:
+        partition_leave(partition)
     partition_release(partition)
 
 
@@ -240,7 +246,7 @@ cdef void _untake(ProduceGroup* g, const Asked* asked) noexcept nogil:
     while g.n > asked.first:
         g.n -= 1
         if g.parts[g.n].partition != NULL:
-            _let_go(g.parts[g.n].partition)
+            _let_go(g, g.parts[g.n].partition)
 
 
 cdef inline void _name_sent(const ProduceTopic* topic, int32_t index, Slice records, SentBatch* out) noexcept nogil:
@@ -268,6 +274,7 @@ cdef ProduceResult produce_take(
         return PRODUCE_COSTLY
     if not _has_room(g, <size_t>total):
         return PRODUCE_NO_MEMORY
+    g.logs = logs
     asked.correlation_id = head.correlation_id
     asked.first = g.n
     # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
@@ -308,12 +315,12 @@ cdef ProduceResult produce_take(
             if part.append.done.error == 0:
                 part.append.done.error = _find_partition(logs, terms, &topic, index, &part.partition)
             if part.partition != NULL:
-                if partition_enter(part.partition) and verdicts == NULL:
+                if not g.worker and partition_enter(part.partition) and verdicts == NULL:
                     _untake(g, asked)
                     return PRODUCE_HELD
                 part.append.done.error = _validate(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
-                    _let_go(part.partition)
+                    _let_go(g, part.partition)
                     part.partition = NULL
             if part.append.done.error != 0:
                 refusals_note(sender, &part.sent, part.append.done.error)
@@ -335,10 +342,77 @@ cdef void _note_outcomes(ProduceGroup* g) noexcept nogil:
                 refusals_note(&g.asked[k].sender, &part.sent, part.append.done.error)
 
 
+cdef bint _find_again(ProduceGroup* g, Part* part) noexcept nogil:
+    """Whether another log has taken the place of the part's by now, which is the part's then."""
+    cdef bint by_id = g.asked[0].terms.version >= PRODUCE_TOPIC_IDS_FROM
+    cdef ProduceTopic topic
+    cdef Partition* found
+    cdef bint another
+    topic.id = NULL
+    topic.name.p = part.sent.topic
+    topic.name.n = <int32_t>part.sent.topic_n
+    if by_id:
+        topic.id = part.sent.topic
+    found = produce_find(g.logs, &topic, part.sent.index)
+    if found == NULL:
+        return False
+    another = found != part.partition
+    partition_release(part.partition)
+    part.partition = found
+    return another
+
+
+cdef void _append_alone(ProduceGroup* g, Part* part) noexcept nogil:
+    """Of a worker. What takes long comes first, so that no move of the partition has to wait for it."""
+    cdef vector[Validated] checked
+    cdef Append* one = &part.append
+    cdef int32_t waited_ms = 0
+    cdef bint valid = False
+    checked.resize(1)
+    while True:
+        if not valid:
+            partition_validate(part.partition, one, &checked[0])
+            valid = one.done.error == 0
+        if valid:
+            if partition_enter(part.partition):
+                one.done.error = NOT_LEADER_OR_FOLLOWER   # it is held
+            else:
+                one.done.error = 0
+                partition_append(part.partition, &one, 1)
+            partition_leave(part.partition)
+        if one.done.error != NOT_LEADER_OR_FOLLOWER or waited_ms == WORKER_WAITS_MS:
+            break
+        if not partition_held(part.partition) and not _find_again(g, part):
+            break
+        usleep(1000)
+        waited_ms += 1
+    one.checked = NULL
+
+
+cdef void _append_each(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
+    """Of a worker."""
+    cdef Part* part
+    cdef size_t i
+    for i in range(g.n):
+        part = &g.parts[i]
+        if part.partition == NULL:
+            continue
+        if atomic_load32(dropped):
+            part.append.done.error = NOT_LEADER_OR_FOLLOWER
+        else:
+            _append_alone(g, part)
+        partition_release(part.partition)
+
+
 cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
     cdef Append* together[GROUP_TOGETHER_MAX]
     cdef Partition* partition
     cdef size_t i, j, n
+    if g.worker:
+        _append_each(g, dropped)
+        if not atomic_load32(dropped):                # of a connection that is gone nothing is remembered
+            _note_outcomes(g)
+        return
     for i in range(g.n if g.in_line else 0):
         g.parts[i].append.checked = &g.checked[0][i]      # the vector has moved as the group grew
     for i in range(g.n):
@@ -353,15 +427,10 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
                     together[n] = &g.parts[j].append
                     n += 1
                     g.parts[j].partition = NULL
-                    _let_go(partition)
-        if dropped == NULL or not atomic_load32(dropped):
-            partition_append(partition, together, n)
-        else:
-            for j in range(n):
-                together[j].done.error = NOT_LEADER_OR_FOLLOWER
-        _let_go(partition)
-    if dropped == NULL or not atomic_load32(dropped):     # of a connection that is gone nothing is remembered
-        _note_outcomes(g)
+                    _let_go(g, partition)
+        partition_append(partition, together, n)
+        _let_go(g, partition)
+    _note_outcomes(g)
 
 
 cdef const char* _storage_text(int fault) noexcept nogil:

@@ -11,8 +11,8 @@ refused with the same error, until the refused one was taken, or was refused wit
 again. A new epoch begins at sequence 0 and ends this. Nothing is asked of a producer that had no batch refused.
 
 All of a plane's threads share one Refusals. It is almost always empty. An empty one costs an atomic load a batch, any
-other a mutex. What it remembers has a bound: of a connection that passes it all is forgotten, and of that connection the
-logs alone check sequences. A name that no topic may have isn't remembered.
+other a mutex. What it remembers has a bound: of a connection that passes it all is forgotten, and for that connection
+the logs alone check sequences. A name that no topic may have isn't remembered.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t

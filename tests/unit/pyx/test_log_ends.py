@@ -176,6 +176,23 @@ def _whole(path: Path) -> list[RawBatch]:
     return found
 
 
+@pytest.mark.parametrize("lose", [first_gone, first_two_gone, all_gone])
+@pytest.mark.parametrize("ended", ["kill", "power cut"])
+def test_what_retention_has_left_excuses_nothing_behind_it(
+    tmp_path: Path, ended: str, lose: Callable[[Life], None]
+) -> None:
+    life = lived(tmp_path / "logs", ended, log_start=8)
+    logs = life.open()
+    assert logs.upkeep("t", 0, NOW_MS).segments_deleted
+    logs.flush("t", 0)
+    logs.write_checkpoints()
+    killed = life._replace(root=shutil.copytree(life.root, tmp_path / "killed"))
+    assert list(killed.folder.glob("*.deleted"))
+    lose(killed)
+    with pytest.raises(CorruptLogError):
+        killed.open()
+
+
 @pytest.mark.parametrize("ended", ENDED)
 def test_what_nobody_lost_is_not_missed(tmp_path: Path, ended: str) -> None:
     life = lived(tmp_path / "log", ended)

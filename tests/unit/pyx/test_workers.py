@@ -5,6 +5,7 @@ client. One network thread has all connections here, and nothing is asserted abo
 from __future__ import annotations
 
 import os
+import random
 import socket
 import struct
 import threading
@@ -51,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             lead(folder, name, max_message_bytes=64 << 20)
         lead(folder, "many", 600)
         lead(folder, "stamped", 2, log_append_time=1, max_message_bytes=64 << 20)
-        lead(folder, "packed", compression_codec=ZSTD, compression_level=22)
+        lead(folder, "packed", compression_codec=ZSTD, compression_level=22, max_message_bytes=64 << 20)
         lead(folder, "old", max_message_bytes=64 << 20)
         yield made
     forget_all()
@@ -139,6 +140,44 @@ def test_a_turn_ends_by_what_its_requests_cost(served: Broker) -> None:
         assert given.error_code == 0 and given.base_offset < 64
         for peer in (first, second):
             assert [one.error_code for one in answers_of(peer, 64)] == [0] * 64
+
+
+def words(count: int) -> bytes:
+    """Records that zstd takes long to compress at its highest level: about a second for a thousand of them."""
+    dice = random.Random(1)
+    known = [dice.randbytes(dice.randint(3, 12)) for _ in range(5000)]
+    return batch([b"".join(dice.choices(known, k=200)) for _ in range(count)])
+
+
+def test_light_jobs_do_not_wait_behind_heavy_ones(served: Broker) -> None:
+    """One thread serves both kinds here. It compresses for one connection, and the other one waits."""
+    heavy = words(3000)
+    with served.connect() as first, served.connect() as second:
+        for peer in (first, second):  # From then on it is known.
+            assert produced(peer.ask(produce("packed", words(300), 9), 9, ProduceResponse)).error_code == 0
+        end, worked = LOGS.offsets("packed", 0).log_end, served.plane.counters()["worked"]
+        for peer in (first, second):
+            peer.send_all(frames(produce("packed", heavy, 9), 9, 1))
+        wait_until(lambda: served.plane.counters()["worked"] == worked + 2)
+        with served.connect() as honest:
+            light = produce("honest", batch([bytes(2 << 20)], codec=GZIP), 9)
+            assert produced(honest.ask(light, 9, ProduceResponse)).error_code == 0
+        assert served.plane.counters()["worked"] == worked + 3
+        assert LOGS.offsets("packed", 0).log_end == end and second.is_silent(0)
+        for peer in (first, second):
+            assert [one.error_code for one in answers_of(peer, 1)] == [0]
+
+
+def test_no_move_waits_for_records_to_be_compressed(served: Broker) -> None:
+    """What takes a worker seconds comes before it enters the partition."""
+    worked = served.plane.counters()["worked"]
+    with served.connect() as peer:
+        peer.send_all(frames(produce("packed", words(3000), 9), 9, 1))
+        wait_until(lambda: served.plane.counters()["worked"] == worked + 1)
+        LOGS.hold("packed", 0)
+        assert not LOGS.held_appends("packed", 0)
+        LOGS.release("packed", 0)
+        assert [one.error_code for one in answers_of(peer, 1)] == [0]
 
 
 def test_requests_of_a_connection_keep_their_order(served: Broker) -> None:
