@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from penstock.broker.logs.folder import META
-from penstock.broker.tools.logends import missing_ends
+from penstock.broker.tools.logends import missing
 from penstock.broker.tools.logfiles import read_file
 from penstock.broker.tools.logrepair import LOST, Repaired, RepairError, accept, repair
 from penstock.errors import os_error_text
@@ -64,6 +64,7 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
     """
     files = list(_files(paths))
     result: dict[str, Any] = {"files": len(files), "batches": 0, "records": 0, "bytes": 0, "damage": []}
+    ends: dict[Path, int] = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for path in progress.track(files, description="checking"):
             result["bytes"] += path.stat().st_size
@@ -73,10 +74,11 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
                 elif "magic" in row:
                     result["batches"] += 1
                     result["records"] += row["count"]
+                    ends[path] = row["last_offset"] + 1
         roots = [path for path in paths if path.is_dir()]
         damaged = {row["file"] for row in result["damage"]}
         for folder in sorted({path.parent for path in files if any(path.is_relative_to(root) for root in roots)}):
-            result["damage"] += [row for row in missing_ends(folder) if row["file"] not in damaged]
+            result["damage"] += [row for row in missing(folder, ends) if row["file"] not in damaged]
     if as_json:
         click.echo(json.dumps(result))
     else:

@@ -1,8 +1,10 @@
-"""Whether a partition's log begins and ends where its log folder's checkpoints say: what a start looks at, for
-`penstock log verify`. Nothing here writes."""
+"""Whether a partition's log begins and ends where its log folder's checkpoints say, and whether its segments follow each
+other: what a start looks at, for `penstock log verify`. Nothing here writes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from penstock.pyx.log.checkpoint import OURS, Checkpoints
 from penstock.pyx.log.damage import corrupt_ranges
 
 
-def missing_ends(folder: Path) -> list[dict[str, Any]]:
-    """A row for a beginning and an end of a partition's folder that are missing. Raises OSError."""
+def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
+    """A row for a beginning, an end, and each range between segments that a partition's folder lacks. ends: where those of its
+    segments end that have batches. Raises OSError."""
     key, data = partition_of(folder.absolute().name), folder.absolute().parent
     if key is None or not (data / OURS).exists():
         return []
@@ -35,6 +38,11 @@ def missing_ends(folder: Path) -> list[dict[str, Any]]:
     if 0 <= known.begin < first:
         text = f"offsets {known.begin} to {first - 1} are missing at the log's beginning"
         rows.append({"file": str(folder / f"{known.begin:020d}.log"), "position": 0, "damage": text})
+    for path, after in pairwise(segments if known.first_dirty < 0 else []):
+        end, following = ends.get(path, int(path.stem)), int(after.stem)
+        if end < following:
+            text = f"offsets {end} to {following - 1} are missing behind this segment"
+            rows.append({"file": str(path), "position": path.stat().st_size, "damage": text})
     _, end, _, position = corrupt_ranges(str(segments[-1]), int(segments[-1].stem), known.first_dirty < 0)
     if end < wanted and known.begin < wanted:
         text = f"offsets {end} to {wanted - 1} are missing at the log's end"

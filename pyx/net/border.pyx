@@ -260,7 +260,11 @@ cdef class DataPlane:
         self._started = True
         cdef int fd
         for bound in self._bound:
-            bound.listen(BACKLOG)
+            host, port = bound.getsockname()[:2]
+            try:
+                bound.listen(BACKLOG)
+            except OSError as error:                  # another one listens there, bound at the same time
+                raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
             fd = bound.detach()
             if not plane_listen(&self.plane, fd):
                 close(fd)

@@ -85,8 +85,8 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.handed_over = 0
     c.producing = NULL
     c.cost = COST_LITTLE
-    c.heavy_produce = False
-    c.heavy_fetch = False
+    c.produce_cpu_us = 0
+    c.fetch_cpu_us = 0
     c.turn_us = 0
     c.held_ms = 0
     c.listener = listener

@@ -146,8 +146,8 @@ cdef struct Connection:
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     Work* producing                   # the produce that a worker serves: nothing is read meanwhile. NULL: none
     ProduceCost cost
-    bint heavy_produce                # workers.pxd: its last job of that kind was
-    bint heavy_fetch
+    int64_t produce_cpu_us            # what its last job of that kind took a worker
+    int64_t fetch_cpu_us
     int64_t turn_us                   # what its last turn took
     Connection* ready_next            # of the list of those that have a turn; the last one is its own. NULL: not on it
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer

@@ -117,7 +117,7 @@ cdef Served give_to_worker(
     if work == NULL:
         return SERVE_CLOSE
     work.sender = connection_sender(r, c)
-    work.heavy = c.heavy_produce if fetch == NULL else c.heavy_fetch
+    work.heavy = (c.produce_cpu_us if fetch == NULL else c.fetch_cpu_us) > HEAVY_US
     if not work_address(work, &r.mailbox, c.place, c.generation, number) or not workers_submit(r.plane.workers, work):
         work.fetch = NULL
         work_free(work)
@@ -328,10 +328,10 @@ cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
     slot = slot_at(c, work.number)
     slot.work = NULL
     if work.fetch == NULL:
-        c.heavy_produce = work.cpu_us > HEAVY_US
+        c.produce_cpu_us = work.cpu_us
         _worked_produce(r, c, slot, work)
     else:
-        c.heavy_fetch = work.cpu_us > HEAVY_US
+        c.fetch_cpu_us = work.cpu_us
         slot.state = SLOT_FETCH
         slot.fetch.due = True
         work.fetch = NULL

@@ -368,7 +368,10 @@ cdef void _append_alone(ProduceGroup* g, Part* part) noexcept nogil:
     cdef Append* one = &part.append
     cdef int32_t waited_ms = 0
     cdef bint valid = False
-    checked.resize(1)
+    if not vector_grow[Validated](checked, 1):
+        one.done.error = KAFKA_STORAGE_ERROR
+        one.done.storage = STORAGE_SHORTAGE
+        return
     while True:
         if not valid:
             partition_validate(part.partition, one, &checked[0])

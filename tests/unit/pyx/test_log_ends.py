@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from penstock.broker.tools.logcommand import command
 from penstock.broker.tools.logrepair import LOST, RepairError, accept, repair
 from penstock.pyx.log.checkpoint import KAFKAS, OURS, RECOVERY_POINTS, Checkpoints, format_checkpoint
+from penstock.pyx.log.endslots import NAME as SLOTS
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import RawBatch, split
@@ -149,8 +150,7 @@ def test_a_lost_beginning_or_end_waits_for_an_operator(
     assert str(lost[0]) in str(caught.value)
     assert re.search(r"penstock log (accept|repair) ", str(caught.value))
     verified = CliRunner().invoke(command, ["verify", str(life.root)])
-    if life.segments:
-        assert verified.exit_code == 1, verified.output
+    assert verified.exit_code == 1, verified.output
     decide(life.folder)
     noted = (life.folder / LOST).read_text()
     assert f"offsets {lost[0]} to {lost[-1]}: " in noted
@@ -326,6 +326,40 @@ def test_damage_elsewhere_is_not_accepted(tmp_path: Path) -> None:
     life.segments[0].write_bytes(data)
     with pytest.raises(RepairError, match="penstock log repair"):
         accept(life.folder)
+
+
+def test_repair_keeps_what_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+    """Where the log ended is known only of a moment before the kill: it doesn't say where the last batch belongs."""
+    root = tmp_path / "log"
+    root.mkdir()
+    logs = LogManager()
+    logs.lead("t", TOPIC_ID, 0, 0, str(root), CONFIG)
+    for _ in range(2):
+        logs.append_client("t", 0, batch(2))
+    logs.write_checkpoints()
+    logs.append_client("t", 0, batch(2))
+    life = Life(shutil.copytree(root, tmp_path / "left", ignore=shutil.ignore_patterns(SLOTS)), 6, "kill")
+    before = life.segments[0]
+    first, _, last = _whole(before)
+    before.write_bytes(bytes(first) + bytes(last))
+    with pytest.raises(CorruptLogError):
+        life.open()
+    (mended,) = repair(life.folder)
+    assert (mended.first_offset, mended.next_offset, mended.set_aside) == (2, 4, None)
+    logs = life.open()
+    assert offsets(logs) == (0, 6) and bytes(records(logs, 4)[0]) == bytes(last)
+
+
+@pytest.mark.parametrize("ended", ENDED)
+def test_verify_misses_a_segment_in_the_middle(tmp_path: Path, ended: str) -> None:
+    life = lived(tmp_path / "log", ended)
+    gone, after = life.segments[1:3]
+    remove(gone)
+    with pytest.raises(CorruptLogError):
+        life.open()
+    verified = CliRunner().invoke(command, ["verify", str(life.root)])
+    text = f"offsets {int(gone.stem)} to {int(after.stem) - 1} are missing behind this segment"
+    assert verified.exit_code == 1 and f"{life.segments[0]} at " in verified.output and text in verified.output
 
 
 @pytest.mark.parametrize("ended", ["stop", "kill"])
