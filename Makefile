@@ -102,7 +102,7 @@ check-ansible:
 
 # Two of the processes that run tests start with those that have JVMs (tests/conftest.py); the others' tests wait more than they
 # compute. The byte code of tests is kept: without it, each process would spend longer on their source than on all else at its start.
-TESTS_AT_A_TIME ?= $(shell n=$$(($$(nproc) * 2 + 1)); echo $$((n > 8 ? 8 : n)))
+TESTS_AT_A_TIME ?= $(shell n=$$(($$(nproc) + 2)); echo $$((n > 8 ? 8 : n)))
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(TESTS_AT_A_TIME) --dist loadgroup --no-loadscope-reorder
 # Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
 test: build

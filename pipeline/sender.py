@@ -54,6 +54,7 @@ class _Entry:
     done: bool = False
     tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
     failures: int = 0  # tries of its own that failed in a way that another one may cure
+    looked_again: bool = False  # for the topic of its name, as its sequence was out of order
 
 
 @dataclass(eq=False, slots=True)
@@ -357,6 +358,10 @@ class Sender:
         if entry.done or line.broken is not None or error.code == ErrorCode.INCONSISTENT_TOPIC_ID:
             return False
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # A log that never had a record says so, too: another topic may have the name by now, which the next try tells.
+            if line.tp[0] in self.sent_by_name and not entry.looked_again:
+                entry.looked_again = True
+                return True
             return self._idempotent and line.trouble is not None and entry is not line.entries[0]
         entry.failures += error.retriable
         return error.retriable and entry.failures <= self._retries

@@ -75,6 +75,7 @@ def test_the_judge_finds_what_a_cut_log_lost(broker: BrokerProcess, new_topic: C
     load.wait_for(acknowledged=500)
     load.stop()
     broker.kill()
+    (broker.data / "penstock-log-ends").unlink()  # With it the broker itself misses what is lost.
     segment = max((broker.data / f"{topic}-0").glob("*.log"))
     os.truncate(segment, segment.stat().st_size - 100)
     broker.start()
