@@ -455,7 +455,7 @@ class Lanes:
             await self._leave(lane)
         else:
             try:
-                await self._keep(lane)
+                await _to_its_end(self._keep(lane))
                 if not lane.stopped:
                     return
             except Fenced:
