@@ -31,7 +31,8 @@ class Identity:
 
     def way_to_begin(self, at: str = "OFFSET") -> str:
         """The command by which an operator says where the copy begins or goes on."""
-        return f"`penstock mirror begin {quoted(self.source)} {quoted(self.copied)} --at {quoted(at)} --because TEXT`"
+        where = f"--at {at} --because TEXT"  # words of ours, `start|end|OFFSET`, from which an operator chooses
+        return f"`penstock mirror begin {quoted(self.source)} {quoted(self.copied)} " + where + "`"
 
     def way_past(self, next_offset: int | None) -> str:
         """How an operator gets past a batch that can't be copied."""
