@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logfiles import read_file
@@ -119,14 +118,13 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
     data = folder.absolute().parent
     with _alone(data):
         checkpoints, topic_id = Checkpoints(str(data)), topic_id_in(folder) or bytes(16)
-        clean = (data / CLEAN_SHUTDOWN).exists()
-        yield _look(folder, checkpoints.of(key, topic_id), clean), checkpoints, topic_id
+        yield _look(folder, checkpoints.of(key, topic_id)), checkpoints, topic_id
 
 
-def _look(folder: Path, known: Offsets, clean: bool) -> Lost:
+def _look(folder: Path, known: Offsets) -> Lost:
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
     following: list[Path | None] = [*segments[1:], None][: len(segments)]
-    found = [_corrupt_ranges(path, after, known, clean) for path, after in zip(segments, following, strict=True)]
+    found = [_corrupt_ranges(path, after, known) for path, after in zip(segments, following, strict=True)]
     found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
     damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
     first = int(segments[0].stem) if segments else known.log_end
@@ -169,14 +167,12 @@ def _alone(data: Path) -> Iterator[None]:
         lock.release()
 
 
-def _corrupt_ranges(
-    path: Path, after: Path | None, known: Offsets, clean: bool
-) -> tuple[Path, list[CorruptRange], int]:
+def _corrupt_ranges(path: Path, after: Path | None, known: Offsets) -> tuple[Path, list[CorruptRange], int]:
     """A segment, its damaged ranges, and where its bytes end that stay. The next segment says where its offsets have to end, or
-    what is known of the log's end. After a kill the log may have gone on above that: a batch there stays."""
+    what is known of the log's end."""
     base_offset, dense = int(path.stem), known.first_dirty < 0
     following = -1 if after is None else int(after.stem)
-    ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end if clean else -1)
+    ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end)
     size = path.stat().st_size
     wanted = known.log_end if following < 0 else following
     if ranges and ranges[-1].next_offset < 0 and (following >= 0 or wanted > next_offset):

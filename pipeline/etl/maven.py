@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -115,7 +116,8 @@ def locked(jars: Iterable[Jar]) -> dict[str, str]:
     name = _name(jars)
     hashes = _sets().get(name)
     if hashes is None:
-        raise MavenError(f"the jars `{name}` have no hashes in `{LOCK}`\nhint: python -m {quoted(__name__)} {quoted(name)}")
+        hint = f"hint: python -m {quoted(__name__)} {shlex.join(name.split())}"
+        raise MavenError(f"the jars `{name}` have no hashes in `{LOCK}`\n{hint}")
     return hashes
 
 

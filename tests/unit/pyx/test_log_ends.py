@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from penstock.broker.tools.logcommand import command
 from penstock.broker.tools.logrepair import LOST, RepairError, accept, repair
 from penstock.pyx.log.checkpoint import KAFKAS, OURS, RECOVERY_POINTS, Checkpoints, format_checkpoint
-from penstock.pyx.log.endslots import NAME as SLOTS
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import RawBatch, split
@@ -329,7 +328,7 @@ def test_damage_elsewhere_is_not_accepted(tmp_path: Path) -> None:
 
 
 def test_repair_keeps_what_came_after_the_last_checkpoint(tmp_path: Path) -> None:
-    """Where the log ended is known only of a moment before the kill: it doesn't say where the last batch belongs."""
+    """The checkpoint's end is that of a moment before: it doesn't say where the last batch belongs."""
     root = tmp_path / "log"
     root.mkdir()
     logs = LogManager()
@@ -338,7 +337,7 @@ def test_repair_keeps_what_came_after_the_last_checkpoint(tmp_path: Path) -> Non
         logs.append_client("t", 0, batch(2))
     logs.write_checkpoints()
     logs.append_client("t", 0, batch(2))
-    life = Life(shutil.copytree(root, tmp_path / "left", ignore=shutil.ignore_patterns(SLOTS)), 6, "kill")
+    life = Life(shutil.copytree(root, tmp_path / "left"), 6, "kill")
     before = life.segments[0]
     first, _, last = _whole(before)
     before.write_bytes(bytes(first) + bytes(last))
