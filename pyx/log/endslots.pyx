@@ -217,27 +217,27 @@ cdef class EndSlots:
             atomic_store64(slot.word, end_word(end, slot.salt))
         return slot
 
-    def _place(self, key):
-        """The number of a log's slot; None: there is none."""
+    def _place_there(self, key):
+        """The number of a log's slot in what is mapped; None: there is no room."""
         with self._lock:
             place = self._places.get(key)
             if place is None and self._free:
                 place = self._places[key] = self._free.pop()
+            return place
+
+    def _place(self, key):
+        """The number of a log's slot; None: there is none."""
+        place = self._place_there(key)
         if place is not None:
             return place
         try:
             with self._growing:
-                while True:
-                    with self._lock:
-                        place = self._places.get(key)
-                        if place is None and self._free:
-                            place = self._places[key] = self._free.pop()
-                    if place is not None:
-                        return place
+                while (place := self._place_there(key)) is None:
                     if self._inode is None:
                         self._begin()
                     else:
                         self._grow()
+                return place
         except OSError as error:
             if not self._said:
                 self._said = True
