@@ -24,6 +24,7 @@ from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.patience import Patience
 from penstock.broker.store.base import BadValueError, Store
 from penstock.broker.topics import Topics
+from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager
 
@@ -48,6 +49,7 @@ class Call:
     client_id: str | None
     peer: str  # "host:port" of the client
     listener: str
+    turns: Turns = field(default_factory=Turns)
 
 
 def _check_stored(entity: Entity, key: str, text: str) -> None:

@@ -6,7 +6,8 @@ answers, so a slow handler (a join that waits for its group) holds up only its o
 
 A large request costs up to a second of Python, in which the loop would serve nobody else. So its frame is decoded, and its
 answer encoded, in a thread that takes one at a time and shares the interpreter with the loop, and handlers of long lists let
-others have a turn (`turns.py`). Later requests of its connection begin after it. Huge ones are dealt with one after the other.
+others have a turn (`turns.py`). Later requests of its connection begin after it. Huge ones are dealt with one after the other,
+and Python's collector of garbage is off meanwhile. Connections begin their requests in turn, some in each pass over the loop.
 
 What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
 an answer for a version that it does not know. A KafkaError that a handler lets pass, or a store that fails, is
@@ -18,11 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import pkgutil
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from penstock import log
@@ -32,6 +36,7 @@ from penstock.broker.coordination import transactionalproduce
 from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.refusal import has_error, refusal, shows_error
 from penstock.broker.store.base import StoreError
+from penstock.broker.turns import ClientGoneError, TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.net.border import Request, UnverifiedBatch
 from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, decode_response, encode_response
@@ -55,10 +60,12 @@ NAME_FEW = frozenset(
 LARGE_BYTES = 1 << 15
 """From this length on a frame isn't decoded on the loop: some milliseconds are at stake."""
 HUGE_BYTES = 1 << 18
-"""From this length on requests are dealt with one after the other: all that Python's collector of garbage walks is theirs, and
-each walk stops the loop."""
+"""From this length on requests are dealt with one after the other. Python's collector of garbage would walk again and again
+through what one of them makes, and each walk stops the loop. So it is off meanwhile: a request has no cycles."""
 ALONE_S = 5.0
-"""How long others of this length wait for one that doesn't come to its end: it may wait for a disk."""
+"""How long others of this length, and the collector, wait for one that doesn't come to its end: it may wait for a disk."""
+BEGUN_AT_ONCE = 8
+"""Requests that begin in one pass over the loop."""
 
 _log = log.get(__name__)
 
@@ -111,6 +118,14 @@ class Answers(Protocol):
 
     def close_connection(self, token: int, reason: str = ..., detail: str = ...) -> None:
         """Close the connection of a request, and count why."""
+        ...
+
+    def is_connected(self, token: int) -> bool:
+        """Whether the client of a request is connected."""
+        ...
+
+    def is_sending(self, token: int) -> bool:
+        """Whether it is connected and has not closed its sending half."""
         ...
 
     def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
@@ -189,6 +204,8 @@ class Dispatch:
         self._context = context
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._arrived: dict[int, deque[Request]] = {}  # by connection, the one whose turn is next first
+        self._turns = TurnOrder()
         self._produces: dict[int, asyncio.Task[None]] = {}  # the newest of each connection
         self._begun: dict[int, asyncio.Future[None]] = {}  # the newest of each connection that has a large one to be decoded
         self._flushing = FolderThreads("flush", FLUSH_THREADS)
@@ -200,22 +217,40 @@ class Dispatch:
             HANDLERS.update(registry())
 
     def take(self, requests: list[Request]) -> None:
-        """Start the handler of each request, in order. Never raises."""
+        """Start the handler of each request: those of a connection in order, connections in turn. Never raises."""
+        waiting = bool(self._arrived)
         for request in requests:
-            before = self._begun.get(request.token >> CONNECTION_SHIFT)
-            if request.handed_over:
-                self._take_produce(request, before)
-            elif before is not None or len(request.frame) >= LARGE_BYTES:
-                self._take_in_turn(request, before)
+            self._arrived.setdefault(request.token >> CONNECTION_SHIFT, deque()).append(request)
+        if not waiting:
+            self._begin_some()
+
+    def _begin_some(self) -> None:
+        for _ in range(BEGUN_AT_ONCE):
+            if not self._arrived:
+                return
+            connection = next(iter(self._arrived))
+            requests = self._arrived.pop(connection)
+            self._begin(requests.popleft())
+            if requests:
+                self._arrived[connection] = requests
+        if self._arrived:
+            asyncio.get_running_loop().call_soon(self._begin_some)
+
+    def _begin(self, request: Request) -> None:
+        before = self._begun.get(request.token >> CONNECTION_SHIFT)
+        if request.handed_over:
+            self._take_produce(request, before)
+        elif before is not None or len(request.frame) >= LARGE_BYTES:
+            self._take_in_turn(request, before)
+        else:
+            try:
+                handler, message, call = self._decode(request)
+            except (WireError, CloseConnection) as error:
+                self._refuse(request, error)
+                return
+            if message is None:
+                self._answer_api_versions_range(request)
             else:
-                try:
-                    handler, message, call = self._decode(request)
-                except (WireError, CloseConnection) as error:
-                    self._refuse(request, error)
-                    continue
-                if message is None:
-                    self._answer_api_versions_range(request)
-                    continue
                 self._start(self._handle(request, handler, message, call))
 
     def _take_in_turn(self, request: Request, before: asyncio.Future[None] | None) -> None:
@@ -237,12 +272,15 @@ class Dispatch:
             if before is not None:
                 await asyncio.wait([before])
             async with self._alone(request):
+                if not self._answers.is_connected(request.token):
+                    return
                 handler, message, call = await self._code(request, self._decode, request)
                 begun.set_result(None)
                 if message is None:
                     self._answer_api_versions_range(request)
                 else:
                     await self._handle(request, handler, message, call)
+                del message  # Before the collector goes on.
         except (WireError, CloseConnection) as error:
             self._refuse(request, error)
         except asyncio.CancelledError:
@@ -254,7 +292,8 @@ class Dispatch:
 
     @contextlib.asynccontextmanager
     async def _alone(self, request: Request) -> AsyncIterator[None]:
-        """Keep other huge requests waiting. Not for one whose handler waits for other clients, as a join does."""
+        """Keep other huge requests and the collector waiting. Not for one whose handler waits for other clients, as a join
+        does."""
         handler = HANDLERS.get(request.api_key)
         if len(request.frame) < HUGE_BYTES or handler is None or handler.name in NAME_FEW:
             yield
@@ -262,6 +301,9 @@ class Dispatch:
         await self._huge.acquire()
         release = contextlib.ExitStack()
         release.callback(self._huge.release)
+        if gc.isenabled():
+            gc.disable()
+            release.callback(gc.enable)
         timer = asyncio.get_running_loop().call_later(ALONE_S, release.close)
         try:
             yield
@@ -346,13 +388,16 @@ class Dispatch:
         low, high = handler.versions
         if not low <= version <= high:
             if request.api_key == API_VERSIONS:
-                return handler, None, Call(version, None, request.peer, request.listener)
+                return handler, None, Call(version, None, request.peer, request.listener, self._turns_of(request))
             raise NotServed("unsupported version")
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
         message = REQUESTS[request.api_key].decode(body, version, trailing=True, elements_max=handler.elements_max)
-        return handler, message, Call(version, header.client_id, request.peer, request.listener)
+        return handler, message, Call(version, header.client_id, request.peer, request.listener, self._turns_of(request))
+
+    def _turns_of(self, request: Request) -> Turns:
+        return Turns(self._turns, partial(self._answers.is_sending, request.token))
 
     def _answer_api_versions_range(self, request: Request) -> None:
         # Version 0 is what every client can read; key 18's range lets it ask again (KIP-511).
@@ -362,36 +407,39 @@ class Dispatch:
 
     async def _handle(self, request: Request, handler: Handler, message: Message, call: Call) -> None:
         try:
-            response = await self._respond(handler, message, call)
+            response = await self._respond(request, handler, message, call)
             frame = await self._code(request, encode_response, response, request.api_version, request.correlation_id)
         except CloseConnection as error:
             self._refuse(request, error)
+        except ClientGoneError:
+            _log.info("api=%s: %s has gone; what is left of its request is not done", handler.name, call.peer)
+            self._answers.close_connection(request.token)
         except asyncio.CancelledError:
             self._answers.close_connection(request.token)
             raise
         except Exception:  # noqa: BLE001 - the rim: a fault in one handler must not stop the loop
             self.failed += 1
             _log.exception("api=%s version=%d failed for %s", handler.name, call.api_version, call.peer)
-            if (failure := _failure(request, handler, message)) is None:
+            if (failure := await self._code(request, _failure, request, handler, message)) is None:
                 self._answers.close_connection(request.token)
             else:
                 self._answers.answer(request.token, failure)
         else:
             self._answers.answer(request.token, frame)
 
-    async def _respond(self, handler: Handler, message: Message, call: Call) -> Message:
+    async def _respond(self, request: Request, handler: Handler, message: Message, call: Call) -> Message:
         """The handler's answer, or one that carries the error in each of its places."""
         try:
             return await handler.handle(self._context, message, call)
         except KafkaError as error:
             if not has_error(RESPONSES[handler.key]):
                 raise
-            return refusal(message, error.code)
+            return await self._code(request, refusal, message, error.code)
         except StoreError as error:
             if not has_error(RESPONSES[handler.key]):
                 raise
             _log.error("api=%s version=%d: %s", handler.name, call.api_version, error)
-            return refusal(message, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            return await self._code(request, refusal, message, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def _refuse(self, request: Request, error: Exception) -> None:
         """Close the connection; what is counted and logged of it is in `upkeep/watch.py`."""
@@ -402,6 +450,7 @@ class Dispatch:
 
     async def stop(self) -> None:
         """Cancel what still waits; its connections are closed."""
+        self._arrived.clear()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

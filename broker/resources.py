@@ -279,12 +279,13 @@ class Asked(Protocol):
     resource_name: str
 
 
-async def alter_each(asked: Sequence[A], answer: Callable[..., R], alter: Callable[[A], Awaitable[None]]) -> list[R]:
+async def alter_each(
+    asked: Sequence[A], answer: Callable[..., R], alter: Callable[[A], Awaitable[None]], turns: Turns
+) -> list[R]:
     """Alter one resource after the other; one that fails does not touch the others. Of one that is asked for twice both
     fail."""
     times = Counter((one.resource_type, one.resource_name) for one in asked)
     answers = []
-    turns = Turns()
     for one in asked:
         await turns.take()
         code, why = 0, None

@@ -52,6 +52,10 @@ from penstock.pyx.log.logmanager import LogManager
 
 DELETED_RECENTLY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
 
+CHANGES_MAX = 10_000
+"""Topics, partitions and configs that one request may make, or topics that it may delete. Kafka's controller, which writes them
+as one batch of records, has the same bound."""
+
 SLOW_DELETION_S = 5
 """A deletion that takes longer is said in the log."""
 
@@ -61,6 +65,15 @@ EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes a
 
 _log = log.get(__name__)
 T = TypeVar("T")
+
+
+def check_changes(count: int) -> None:
+    """Raise KafkaError if a request asks for so much that it would keep others from their changes for long."""
+    if count > CHANGES_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Unable to perform excessively large batch operation: {count} changes, at most {CHANGES_MAX} fit into a request.",
+        )
 
 
 class Topics:

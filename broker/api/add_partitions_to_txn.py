@@ -13,6 +13,7 @@ from penstock.broker.context import Call, Context
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import INTERNAL
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
@@ -30,6 +31,7 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
     if call.api_version < MANY_SINCE:
         results = await _add(
             context,
+            call.turns,
             request.v3_and_below_transactional_id,
             request.v3_and_below_producer_id,
             request.v3_and_below_producer_epoch,
@@ -38,14 +40,16 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
         if call.api_version < FENCED_SINCE:
             fenced, old = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
             results = {key: old if error == fenced else error for key, error in results.items()}
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_answer(request.v3_and_below_topics, results))
+        answer = await _answer(request.v3_and_below_topics, results, call.turns)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answer)
     response = AddPartitionsToTxnResponse()
     for asked in request.transactions:
-        who = (context, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
-        results = _verify(*who) if asked.verify_only else await _add(*who, client_version=2)
+        await call.turns.take()
+        who = (context, call.turns, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
+        results = await _verify(*who) if asked.verify_only else await _add(*who, client_version=2)
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=_answer(asked.topics, results)
+                transactional_id=asked.transactional_id, topic_results=await _answer(asked.topics, results, call.turns)
             )
         )
     return response
@@ -57,6 +61,7 @@ def _keys(topics: Topics) -> list[TopicPartition]:
 
 async def _add(
     context: Context,
+    turns: Turns,
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
@@ -66,7 +71,11 @@ async def _add(
     keys = _keys(topics)
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
-    refused = {key: error for key in keys if (error := _refused(context, key))}
+    refused = {}
+    for key in keys:
+        await turns.take()
+        if error := _refused(context, key):
+            refused[key] = error
     if refused:
         return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
     event = AddPartitions(None, producer_id, producer_epoch, keys, client_version)
@@ -82,24 +91,26 @@ def _refused(context: Context, key: TopicPartition) -> int:
     return ErrorCode.NONE
 
 
-def _verify(
-    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
+async def _verify(
+    context: Context, turns: Turns, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
 ) -> dict[TopicPartition, int]:
     keys = _keys(topics)
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
     verify = context.transactions.verify
-    return {key: verify(transactional_id, producer_id, producer_epoch, key) for key in keys}
+    results = {}
+    for key in keys:
+        await turns.take()
+        results[key] = verify(transactional_id, producer_id, producer_epoch, key)
+    return results
 
 
-def _answer(topics: Topics, results: dict[TopicPartition, int]) -> list[TopicResult]:
-    return [
-        TopicResult(
-            name=topic.name,
-            results_by_partition=[
-                PartitionResult(partition_index=i, partition_error_code=results[topic.name, i])
-                for i in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+async def _answer(topics: Topics, results: dict[TopicPartition, int], turns: Turns) -> list[TopicResult]:
+    answers = []
+    for topic in topics:
+        answers.append(answer := TopicResult(name=topic.name))
+        for index in topic.partitions:
+            await turns.take()
+            error = results[topic.name, index]
+            answer.results_by_partition.append(PartitionResult(partition_index=index, partition_error_code=error))
+    return answers

@@ -21,6 +21,7 @@ async def handle(context: Context, request: AlterClientQuotasRequest, call: Call
     answers: dict[tuple[tuple[str, str | None], ...], Answer] = {}
     changes: dict[Entity, dict[str, str | None]] = {}
     for entry in request.entries:
+        await call.turns.take()
         parts = tuple((part.entity_type, part.entity_name) for part in entry.entity)
         described = [AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts]
         again = parts in answers

@@ -24,7 +24,7 @@ async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> 
         async with context.config_changes:
             await _replace(context, resource, request.validate_only)
 
-    return AlterConfigsResponse(responses=await alter_each(request.resources, Result, replace))
+    return AlterConfigsResponse(responses=await alter_each(request.resources, Result, replace, call.turns))
 
 
 async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:

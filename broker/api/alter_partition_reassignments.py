@@ -28,6 +28,7 @@ async def handle(
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
+            await call.turns.take()
             answer = Answer(partition_index=asked.partition_index, error_message=None)
             try:
                 _check(context, topic.name, asked)

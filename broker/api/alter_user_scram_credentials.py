@@ -28,6 +28,7 @@ async def handle(
     results: dict[str, Result] = {}
     changes: dict[Entity, dict[str, str | None]] = {}
     for one in asked:
+        await call.turns.take()
         result = results.setdefault(one.name, Result(user=one.name, error_message=None))
         try:
             if names[one.name] > 1:

@@ -12,7 +12,6 @@ from penstock.broker.api.consumer_group_heartbeat import enabled
 from penstock.broker.api.describe_groups import ALL_OPERATIONS
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup, Member
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -33,9 +32,8 @@ async def handle(
         unsupported = ErrorCode.UNSUPPORTED_VERSION
         response.groups = [Described(group_id=name, error_code=unsupported) for name in request.group_ids]
         return response
-    turns = Turns()
     for name in dict.fromkeys(request.group_ids):
-        await turns.take()
+        await call.turns.take()
         response.groups.append(_one(context, name, request.include_authorized_operations))
     return response
 

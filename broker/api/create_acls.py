@@ -11,6 +11,7 @@ async def handle(context: Context, request: CreateAclsRequest, call: Call) -> Cr
     """Answer SECURITY_DISABLED for each rule."""
     error = no_authorizer()
     for one in request.creations:
+        await call.turns.take()
         check_elements(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
     Result = CreateAclsResponse.AclCreationResult
     return CreateAclsResponse(

@@ -4,7 +4,8 @@
 REQUEST_TIMED_OUT; the work goes on.
 
 The coordinators' topics don't grow: a group or transactional id belongs to the partition that its name's hash gives by
-their number, so that with another number what is stored of it would be searched where it isn't.
+their number, so that with another number what is stored of it would be searched where it isn't. A request for more than
+`CHANGES_MAX` new partitions is refused as a whole.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from collections import Counter
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
-from penstock.broker.turns import Turns
+from penstock.broker.topics import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -25,10 +26,11 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
     """Grow one topic after the other; one that fails does not touch the others."""
     names = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
-    turns = Turns()
+    known = [(topic, context.topics.get(topic.name)) for topic in request.topics]
+    check_changes(sum(max(0, topic.count - len(there.partitions)) for topic, there in known if there is not None))
     deadline = context.patience.deadline(request.timeout_ms)
     for topic in {topic.name: topic for topic in request.topics}.values():
-        await turns.take()
+        await call.turns.take()
         result = Result(name=topic.name)
         try:
             if names[topic.name] > 1:

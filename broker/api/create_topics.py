@@ -3,17 +3,20 @@
 Versions 0-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
 (KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
 checked against the table in `broker/configs/topicconfig.py`. `validate_only` does everything but create. When `timeout_ms`
-is over the answer is REQUEST_TIMED_OUT; the creation goes on.
+is over the answer is REQUEST_TIMED_OUT; the creation goes on. A request for more than `CHANGES_MAX` new topics, partitions and
+configs is refused as a whole.
 """
 
 from collections import Counter
+from typing import cast
 
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import check_name
-from penstock.broker.turns import Turns
+from penstock.broker.topics import check_changes
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 KEY, VERSIONS = 19, (0, 7)
@@ -28,18 +31,24 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     """Create one after the other; one that fails does not touch the others."""
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
-    turns = Turns()
+    check_changes(sum(_changes(wanted) for wanted in request.topics if context.topics.get(wanted.name) is None))
     deadline = context.patience.deadline(request.timeout_ms)
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
-        await turns.take()
+        await call.turns.take()
         try:
             if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             result = await _one(context, wanted, request.validate_only, deadline)
         except KafkaError as error:
             result = Result(name=name, error_code=error.code, error_message=error.what)
-        response.topics.append(result)
+        # As bytes at once: each has some forty configs, and a request may name tens of thousands.
+        response.topics.append(cast(Result, Encoded(CreateTopicsResponse.encode_struct(result, call.api_version))))
     return response
+
+
+def _changes(wanted: Wanted) -> int:
+    """What a new topic is in the metadata: itself, its partitions and its configs."""
+    return 1 + max(wanted.num_partitions, len(wanted.assignments), 1) + len(wanted.configs)
 
 
 async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: Deadline) -> Result:

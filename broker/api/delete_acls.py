@@ -11,6 +11,7 @@ async def handle(context: Context, request: DeleteAclsRequest, call: Call) -> De
     """Answer SECURITY_DISABLED for each filter."""
     error = no_authorizer()
     for one in request.filters:
+        await call.turns.take()
         check_elements(one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type)
     Result = DeleteAclsResponse.DeleteAclsFilterResult
     return DeleteAclsResponse(

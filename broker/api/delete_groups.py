@@ -5,7 +5,6 @@ Versions 0-3 (KIP-229); from 3 on the answer says in words why the coordinator c
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Delete
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -15,9 +14,8 @@ KEY, VERSIONS = 42, (0, 3)
 async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
     """Delete one after the other; a name that is given twice is answered once."""
     response = DeleteGroupsResponse()
-    turns = Turns()
     for name in dict.fromkeys(request.groups_names):
-        await turns.take()
+        await call.turns.take()
         result = DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         try:
             if context.groups.look_up(name) is not None:

@@ -7,7 +7,6 @@ the answer is REQUEST_TIMED_OUT, and the work goes on.
 from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL, Topic
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -21,11 +20,10 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
     """Answer per partition; one that fails does not touch the others."""
     response = DeleteRecordsResponse()
     wanted: list[tuple[Result, Topic, int]] = []
-    turns = Turns()
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
-            await turns.take()
+            await call.turns.take()
             result = Result(partition_index=asked.partition_index, low_watermark=-1)
             try:
                 known = _checked(context, topic.name, asked.partition_index, asked.offset)

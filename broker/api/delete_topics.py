@@ -2,14 +2,15 @@
 
 Versions 0-6. The deletion is written to the store first, so a crash can't leave half a topic. It is refused
 with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topics may be deleted, as in
-Kafka. When `timeout_ms` is over the answer is REQUEST_TIMED_OUT; the deletion goes on.
+Kafka. When `timeout_ms` is over the answer is REQUEST_TIMED_OUT; the deletion goes on. A request for more than `CHANGES_MAX`
+topics that are there is refused as a whole.
 """
 
 from collections import Counter
 
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
-from penstock.broker.turns import Turns
+from penstock.broker.topics import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -26,10 +27,11 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     wanted += [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
     response = DeleteTopicsResponse()
     times = Counter(wanted)
-    turns = Turns()
+    find = context.topics
+    check_changes(sum((find.get_by_id(one) if name is None else find.get(name)) is not None for name, one in times))
     deadline = context.patience.deadline(request.timeout_ms)
     for name, topic_id in times:
-        await turns.take()
+        await call.turns.take()
         result = Result(name=name, topic_id=topic_id)
         try:
             if times[name, topic_id] > 1:

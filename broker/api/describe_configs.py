@@ -10,7 +10,6 @@ from typing import cast
 from penstock.broker.configs.brokerconfig import ConfigSource, Described
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -24,9 +23,8 @@ Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 async def handle(context: Context, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
     """Answer per resource, once for one that is named twice; one that fails does not touch the others."""
     response = DescribeConfigsResponse()
-    turns = Turns()
     for resource in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
-        await turns.take()
+        await call.turns.take()
         result = Result(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )

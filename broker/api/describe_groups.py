@@ -8,7 +8,6 @@ ConsumerGroupDescribe.
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.classicgroups import state as classic_state
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -23,9 +22,8 @@ Described = DescribeGroupsResponse.DescribedGroup
 async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
     """Describe one after the other, in turns with the loop's other work; a name that is given twice once."""
     described = []
-    turns = Turns()
     for name in dict.fromkeys(request.groups):
-        await turns.take()
+        await call.turns.take()
         described.append(_one(context, name, call))
     if request.include_authorized_operations:
         for answer in described:

@@ -7,12 +7,13 @@ that it lacks, where Kafka counts records: it is 0 at the same moment.
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.broker.context import Call, Context
-from penstock.broker.logs.logdirs import LogDir
+from penstock.broker.logs.logdirs import Key, LogDir
 from penstock.broker.logs.moving import Move
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
@@ -34,14 +35,17 @@ async def handle(context: Context, request: DescribeLogDirsRequest, call: Call) 
     usages = [await _in_thread(_usage, log_dir) for log_dir in context.dirs]
     moving = context.topics.logs.moving
     copied = {move: await _in_thread(move.copied_bytes) for log_dir in context.dirs for move in moving.to(log_dir)}
-    results = []
+    results: list[Result] = []
+    found: list[tuple[Result, tuple[list[Key], dict[Key, int]]]] = []
     for log_dir, usage in zip(context.dirs, usages, strict=True):
         results.append(result := Result(log_dir=str(log_dir.path)))
         if usage is None or log_dir.offline:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             continue
         result.total_bytes, result.usable_bytes = usage
-        result.topics = _describe(context, log_dir, copied, wanted)
+        found.append((result, _lie_in(context, log_dir, copied, wanted)))
+    for result, (there, coming) in found:
+        result.topics = await _describe(context, there, coming, call.turns)
     return DescribeLogDirsResponse(results=results)
 
 
@@ -58,25 +62,31 @@ def _usage(log_dir: LogDir) -> tuple[int, int] | None:
     return usage.total, usage.free
 
 
-def _describe(
-    context: Context, log_dir: LogDir, copied: Mapping[Move, int], wanted: set[tuple[str, int]] | None
-) -> list[Topic]:
-    """The partitions that lie in a folder, and those on their way to it; `copied`: bytes of each move."""
+def _lie_in(
+    context: Context, log_dir: LogDir, copied: Mapping[Move, int], wanted: set[Key] | None
+) -> tuple[list[Key], dict[Key, int]]:
+    """The partitions that lie in a folder, and how many bytes are copied of those on their way to it (`copied`: by move)."""
+    there = sorted(log_dir.partitions if wanted is None else log_dir.partitions & wanted)
+    moving = context.topics.logs.moving
+    # A move that has only just begun has copied nothing.
+    coming = {move.key: copied.get(move, 0) for move in moving.to(log_dir) if not move.has_arrived}
+    coming |= {move.key: 0 for move in moving.followed_into(log_dir)}
+    return there, {key: count for key, count in coming.items() if wanted is None or key in wanted}
+
+
+async def _describe(context: Context, there: Sequence[Key], coming: Mapping[Key, int], turns: Turns) -> list[Topic]:
+    """What `_lie_in` has found, with the sizes of the logs."""
     by_topic: dict[str, list[Partition]] = {}
-    for name, index in sorted(log_dir.partitions if wanted is None else log_dir.partitions & wanted):
+    for name, index in there:
+        await turns.take()
         size_bytes = _size_bytes(context, name, index)
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
-    moving = context.topics.logs.moving
-    # A move that has only just begun has copied nothing.
-    going = {move.key: copied.get(move, 0) for move in moving.to(log_dir) if not move.has_arrived}
-    going |= {move.key: 0 for move in moving.followed_into(log_dir)}
-    for (name, index), copied_bytes in going.items():
-        if wanted is None or (name, index) in wanted:
-            lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)
-            by_topic.setdefault(name, []).append(
-                Partition(partition_index=index, partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True)
-            )
+    for (name, index), copied_bytes in coming.items():
+        lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)
+        by_topic.setdefault(name, []).append(
+            Partition(partition_index=index, partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True)
+        )
     return [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
 
 

@@ -1,7 +1,6 @@
 """DescribeProducers (KIP-664): the producer state of partitions, to find hanging transactions. Version 0."""
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
@@ -13,11 +12,10 @@ async def handle(
 ) -> DescribeProducersResponse:
     """Answer per partition."""
     response = DescribeProducersResponse()
-    turns = Turns()
     for topic in {one.name: one for one in request.topics}.values():
         answers = []
         for index in dict.fromkeys(topic.partition_indexes):
-            await turns.take()
+            await call.turns.take()
             answers.append(await _one(context, topic.name, index))
         response.topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=answers))
     return response

@@ -22,6 +22,7 @@ async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -
     for topic in request.topics:
         described = Topic(topic_name=topic.topic_name)
         for partition in topic.partitions:
+            await call.turns.take()
             if (topic.topic_name, partition.partition_index) == (METADATA, 0):
                 described.partitions.append(await _quorum(context))
             else:

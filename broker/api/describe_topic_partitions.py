@@ -8,7 +8,6 @@ replicas: they are empty lists.
 from penstock.broker.acls import TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import Topic, check_name
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
@@ -31,9 +30,8 @@ async def handle(
     first_name, first_index = (cursor.topic_name, cursor.partition_index) if cursor else ("", 0)
     left = min(context.config["max.request.partition.size.limit"], max(1, request.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
-    turns = Turns()
     for name in [name for name in names if name >= first_name]:
-        await turns.take()
+        await call.turns.take()
         start = first_index if name == first_name else 0
         if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)

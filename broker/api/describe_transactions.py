@@ -2,7 +2,6 @@
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.transactions.state import TransactionState
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -14,9 +13,8 @@ Described = DescribeTransactionsResponse.TransactionState
 async def handle(context: Context, request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
     """Describe one after the other; an unknown one is TRANSACTIONAL_ID_NOT_FOUND."""
     described = []
-    turns = Turns()
     for name in dict.fromkeys(request.transactional_ids):
-        await turns.take()
+        await call.turns.take()
         described.append(_one(context, name))
     return DescribeTransactionsResponse(transaction_states=described)
 

@@ -24,7 +24,10 @@ async def handle(
     asked = Counter(user.name for user in request.users or ())
     all_users = (entity.user for entity, configs in context.entities if list(scram.credentials_of(configs)))
     users = list(asked) or [user for user in all_users if isinstance(user, str)]
-    results = [_one(context, user, doubled=asked[user] > 1) for user in users]
+    results = []
+    for user in users:
+        await call.turns.take()
+        results.append(_one(context, user, doubled=asked[user] > 1))
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 

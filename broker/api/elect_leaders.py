@@ -30,7 +30,10 @@ async def handle(context: Context, request: ElectLeadersRequest, call: Call) -> 
         ]
         return response
     for asked in request.topic_partitions:
-        results = [_one(context, asked.topic, index, request.election_type) for index in asked.partitions]
+        results = []
+        for index in asked.partitions:
+            await call.turns.take()
+            results.append(_one(context, asked.topic, index, request.election_type))
         response.replica_election_results.append(Topic(topic=asked.topic, partition_result=results))
     return response
 

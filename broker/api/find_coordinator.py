@@ -6,7 +6,6 @@ INVALID_REQUEST.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -20,9 +19,8 @@ async def handle(context: Context, request: FindCoordinatorRequest, call: Call) 
     """Answer the one key, or each of them."""
     keys = request.coordinator_keys if call.api_version >= 4 else [request.key]
     answers = []
-    turns = Turns()
     for key in keys:
-        await turns.take()
+        await call.turns.take()
         answers.append(await _coordinator(context, request.key_type, key, call))
     if call.api_version >= 4:
         return FindCoordinatorResponse(coordinators=answers)

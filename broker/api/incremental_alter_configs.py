@@ -32,7 +32,7 @@ async def handle(
             async with context.config_changes:
                 await _alter(context, resource, request.validate_only)
 
-    return IncrementalAlterConfigsResponse(responses=await alter_each(request.resources, Result, alter))
+    return IncrementalAlterConfigsResponse(responses=await alter_each(request.resources, Result, alter, call.turns))
 
 
 def _check_operations(asked: Asked) -> None:

@@ -19,6 +19,7 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     types = {kind.lower() for kind in request.types_filter}
     response = ListGroupsResponse()
     for name, entry in sorted(context.groups.entries.items()):
+        await call.turns.take()
         group = entry.machine
         if isinstance(group, ConsumerGroup):
             state, kind, protocol_type = group.state(), CONSUMER, PROTOCOL_TYPE

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
@@ -34,10 +33,9 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
     """Answer per partition; one that fails does not touch the others."""
     seen: set[tuple[str, int]] = set()
     doubled: set[tuple[str, int]] = set()
-    turns = Turns()
     for topic in request.topics:
         for partition in topic.partitions:
-            await turns.take()
+            await call.turns.take()
             key = (topic.name, partition.partition_index)
             (doubled if key in seen else seen).add(key)
     response = ListOffsetsResponse()
@@ -45,7 +43,7 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
         answered = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
         for partition in {one.partition_index: one for one in topic.partitions}.values():
-            await turns.take()
+            await call.turns.take()
             try:
                 if (topic.name, partition.partition_index) in doubled:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")

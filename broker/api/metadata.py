@@ -16,7 +16,6 @@ from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operation
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
@@ -34,7 +33,7 @@ Entry = MetadataResponse.MetadataResponseTopic
 async def handle(context: Context, request: MetadataRequest, call: Call) -> MetadataResponse:
     """Answer for the topics that are asked for."""
     if _is_wrong(request, call):
-        return _refused(request)
+        return await _refused(request, call)
     host, port = context.advertised_for(call.listener)
     broker = MetadataResponse.MetadataResponseBroker(node_id=context.node_id, host=host, port=port)
     response = MetadataResponse(brokers=[broker], cluster_id=context.cluster_id, controller_id=context.node_id)
@@ -42,16 +41,17 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
     tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations)
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        response.topics = [tell(topic) for topic in context.topics.all()]
+        for topic in context.topics.all():
+            await call.turns.take()
+            response.topics.append(tell(topic))
         return response
     # Versions below 4 can't say no.
     may_create = request.allow_auto_topic_creation or call.api_version < 4
     # Java's client sends an empty name beside an id.
     asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
-    turns = Turns()
     deadline = context.patience.deadline(CREATION_MS)
     for name, topic_id in asked:
-        await turns.take()
+        await call.turns.take()
         found = await _one(context, name, topic_id, may_create, call.api_version, deadline)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
@@ -77,13 +77,12 @@ def _is_wrong(request: MetadataRequest, call: Call) -> bool:
     return any(one.name is None and not any(one.topic_id) for one in asked)
 
 
-def _refused(request: MetadataRequest) -> MetadataResponse:
-    return MetadataResponse(
-        topics=[
-            Entry(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id)
-            for one in request.topics or ()
-        ]
-    )
+async def _refused(request: MetadataRequest, call: Call) -> MetadataResponse:
+    response = MetadataResponse()
+    for one in request.topics or ():
+        await call.turns.take()
+        response.topics.append(Entry(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id))
+    return response
 
 
 async def _one(

@@ -12,7 +12,6 @@ from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsetrequest import commits_of, errors_of, name_of
-from penstock.broker.turns import Turns
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
 KEY, VERSIONS = 8, (0, 10)
@@ -42,9 +41,8 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
         )
         results = await context.groups.commit(request.group_id, event)
     response = OffsetCommitResponse()
-    turns = Turns()
     for name, topic in asked:
-        errors = await errors_of(name, topic.partitions, results, turns)
+        errors = await errors_of(name, topic.partitions, results, call.turns)
         partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
         response.topics.append(Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return response

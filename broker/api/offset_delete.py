@@ -8,7 +8,6 @@ from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import DeleteOffsets
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsetrequest import errors_of
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
@@ -33,9 +32,8 @@ async def handle(context: Context, request: OffsetDeleteRequest, call: Call) -> 
     if isinstance(results, int):
         return OffsetDeleteResponse(error_code=results)
     response = OffsetDeleteResponse()
-    turns = Turns()
     for topic in request.topics:
-        errors = await errors_of(topic.name, topic.partitions, results, turns)
+        errors = await errors_of(topic.name, topic.partitions, results, call.turns)
         partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
         response.topics.append(Topic(name=topic.name, partitions=partitions))
     return response

@@ -15,7 +15,6 @@ from penstock.broker.coordination.consumergroups.commits import fetch_refused
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -38,7 +37,6 @@ GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
     """Answer the one group, or each of them."""
-    turns = Turns()
     if call.api_version < GROUPS_SINCE:
         try:
             group = context.groups.look_up(request.group_id)
@@ -51,15 +49,15 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
         for name, indexes in wanted:
             topics.append(topic := Topic(name=name))
             for index in indexes:
-                await turns.take()
+                await call.turns.take()
                 topic.partitions.append(_partition(group, (name, index), request.require_stable))
         if call.api_version == 0:
             _say_unknown(topics)
         return OffsetFetchResponse(topics=topics)
     answers = []
     for asked in {one.group_id: one for one in request.groups}.values():
-        await turns.take()
-        answers.append(await _group(context, asked, request.require_stable, call, turns))
+        await call.turns.take()
+        answers.append(await _group(context, asked, request.require_stable, call))
     return OffsetFetchResponse(groups=answers)
 
 
@@ -119,7 +117,6 @@ async def _group(
     asked: OffsetFetchRequest.OffsetFetchRequestGroup,
     require_stable: bool,
     call: Call,
-    turns: Turns,
 ) -> GroupAnswer:
     answer = GroupAnswer(group_id=asked.group_id)
     try:
@@ -135,7 +132,7 @@ async def _group(
     for name, topic_id, indexes in _wanted(context, group, asked, by_id):
         entry = GroupTopic(name=name or "", topic_id=topic_id)
         for index in indexes:
-            await turns.take()
+            await call.turns.take()
             found = _UNKNOWN_ID if name is None else _find(group, (name, index), require_stable)
             entry.partitions.append(
                 GroupPartition(

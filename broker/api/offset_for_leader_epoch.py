@@ -7,7 +7,6 @@ knows none. Consumers use it after an unclean election to find out that their po
 from functools import partial
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -26,11 +25,10 @@ async def handle(
 ) -> OffsetForLeaderEpochResponse:
     """Answer per partition."""
     response = OffsetForLeaderEpochResponse()
-    turns = Turns()
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            await turns.take()
+            await call.turns.take()
             answer = Answer(partition=asked.partition)
             try:
                 context.topics.check_leader_epoch(topic.topic, asked.partition, asked.current_leader_epoch)

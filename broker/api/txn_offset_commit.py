@@ -15,7 +15,6 @@ from penstock.broker.coordination.offsetrequest import commits_of, errors_of, na
 from penstock.broker.coordination.offsets import Committed
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -38,9 +37,8 @@ async def handle(context: Context, request: TxnOffsetCommitRequest, call: Call) 
     if commits:
         results = await _commit(context, request, commits, call)
     response = TxnOffsetCommitResponse()
-    turns = Turns()
     for name, topic in asked:
-        errors = await errors_of(name, topic.partitions, results, turns)
+        errors = await errors_of(name, topic.partitions, results, call.turns)
         partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
         response.topics.append(Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return response

@@ -7,7 +7,6 @@ marker of an older epoch with INVALID_PRODUCER_EPOCH; version 2 says whether the
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -21,13 +20,12 @@ Partition = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 async def handle(context: Context, request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
     """Answer per partition."""
     response = WriteTxnMarkersResponse()
-    turns = Turns()
     for marker in request.markers:
         result = Result(producer_id=marker.producer_id)
         for topic in marker.topics:
             answers = []
             for index in topic.partition_indexes:
-                await turns.take()
+                await call.turns.take()
                 answers.append(_one(context, marker, topic.name, index))
             result.topics.append(Topic(name=topic.name, partitions=answers))
         response.markers.append(result)

@@ -128,6 +128,13 @@ class DataPlane:
         """Close the connection of a request that can't be answered, once the requests before it are answered. The reason is
         one of `Closed`; closed_failed, whose cause the caller logs, is counted and not among the `closures`."""
 
+    def is_connected(self, token: int) -> bool:
+        """Whether the client of a request is connected."""
+
+    def is_sending(self, token: int) -> bool:
+        """Whether it is connected and hasn't shut its sending half down. A client that closes its connection can't be told from
+        one that only sends nothing more, before something is sent to it."""
+
     def divert(self, api_key: int, on: bool) -> None:
         """Send the requests of Produce (0) or Fetch (1) to `take_requests` instead of serving them, or no longer."""
 

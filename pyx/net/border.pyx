@@ -17,6 +17,7 @@ from penstock.pyx.net.closures cimport CLOSURES_KEPT, DETAIL_BYTES, Closure, Rea
 from penstock.pyx.net.coldreader cimport (
     READER_FOLDERS_MAX, READER_THREADS_A_FOLDER, reader_free, reader_loop, reader_new, reader_stop,
 )
+from penstock.pyx.net.connection cimport PRESENCE_GONE, PRESENCE_SENDING, connection_presence
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
 from penstock.pyx.net.mailbox cimport (
@@ -343,6 +344,12 @@ cdef class DataPlane:
         if words.failed:
             writer_free(&words)
         token_close(&self.plane, token, <Reason>why, &words)
+
+    def is_connected(self, uint64_t token) -> bool:
+        return not self._stopped and connection_presence(&self.plane, token) != PRESENCE_GONE
+
+    def is_sending(self, uint64_t token) -> bool:
+        return not self._stopped and connection_presence(&self.plane, token) == PRESENCE_SENDING
 
     def divert(self, int api_key, bint on) -> None:
         if api_key not in (PRODUCE_KEY, FETCH_KEY):

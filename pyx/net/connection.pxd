@@ -2,12 +2,20 @@
 (output.pxd).
 """
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint64_t
 
-from penstock.pyx.net.plane cimport Connection, Reactor
+from penstock.pyx.net.plane cimport Connection, Plane, Reactor
+
+# What is known of the client of a request.
+cdef enum Presence:
+    PRESENCE_GONE = 0                 # its connection is closed
+    PRESENCE_HALF_CLOSED = 1          # it sends nothing more. Whether it still reads is seen when it is answered
+    PRESENCE_SENDING = 2
 
 # Takes over a socket that was accepted; closes it when there is no memory or place, or the reactor drains.
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil
 cdef void connection_close(Reactor* r, Connection* c) noexcept nogil       # safe on a closed one
 cdef void connection_run(Reactor* r, Connection* c) noexcept nogil         # a turn; may close it
 cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back
+# Of the client whose request has this token; from any thread, while the plane is open.
+cdef Presence connection_presence(Plane* plane, uint64_t token) noexcept nogil

@@ -1,6 +1,6 @@
 """One connection: opening and closing it, and its turns; see connection.pxd."""
 
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.net.closures cimport DETAIL_BYTES, Reason, closures_tell_size
@@ -9,19 +9,22 @@ from penstock.pyx.net.input cimport (
     TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_has_more, input_stall, input_take,
     input_unstall,
 )
-from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
+from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX, PLACE_MASK
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, COST_LITTLE, INCOMING_ENDED, INCOMING_NOTHING,
-    INCOMING_RESET, OUTGOING_ROOM, STALL_HELD, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor,
-    Slot, connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
+    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, COST_LITTLE, INCOMING_ENDED, INCOMING_LAST,
+    INCOMING_NOTHING, INCOMING_RESET, OUTGOING_ROOM, STALL_HELD, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES,
+    Connection, Plane, Reactor, Slot, connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
 )
 from penstock.pyx.net.requests cimport (
     Span, connection_sender, request_serve, requests_describe, requests_refuse, slots_full,
 )
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
-from penstock.pyx.posix cimport EPOLL_CTL_ADD, atomic_store32, calloc, close, free, memcpy, memset, realloc
+from penstock.pyx.posix cimport (
+    EPOLL_CTL_ADD, atomic_load32, atomic_store32, calloc, close, free, memcpy, memset, pthread_mutex_lock,
+    pthread_mutex_unlock, realloc,
+)
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
@@ -55,18 +58,43 @@ cdef Connection* _connection_place(Reactor* r) noexcept nogil:
         if frees == NULL:
             return NULL
         r.free_places = frees
+        pthread_mutex_lock(&r.growing)
         grown = <Connection**>realloc(r.connections, places * sizeof(Connection*))
+        if grown != NULL:
+            r.connections = grown
+        pthread_mutex_unlock(&r.growing)
         if grown == NULL:
             return NULL
-        r.connections = grown
         r.places = places
     c = <Connection*>calloc(1, sizeof(Connection))
     if c == NULL:
         return NULL
     c.place = r.places_used
+    pthread_mutex_lock(&r.growing)
     r.connections[r.places_used] = c
     r.places_used += 1
+    pthread_mutex_unlock(&r.growing)
     return c
+
+
+cdef Presence connection_presence(Plane* plane, uint64_t token) noexcept nogil:
+    cdef uint32_t place = <uint32_t>(token >> 36) & PLACE_MASK
+    cdef uint32_t generation = <uint32_t>(token >> 16) & GENERATION_MASK
+    cdef Presence found = PRESENCE_GONE
+    cdef Reactor* r
+    cdef Connection* c
+    cdef int32_t i
+    for i in range(plane.reactor_count):
+        r = plane.reactors[i]
+        if <uint64_t>r.id != token >> 58:
+            continue
+        pthread_mutex_lock(&r.growing)
+        c = r.connections[place] if place < r.places_used else NULL
+        pthread_mutex_unlock(&r.growing)
+        # Its reactor may be writing these just now: the next question then finds what it writes.
+        if c != NULL and <uint32_t>atomic_load32(<int32_t*>&c.generation) == generation:
+            found = PRESENCE_SENDING if atomic_load32(<int32_t*>&c.incoming) < INCOMING_LAST else PRESENCE_HALF_CLOSED
+    return found
 
 
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:

@@ -27,7 +27,7 @@ from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.net.workers cimport Work, WorkerPool
-from penstock.pyx.posix cimport monotonic_us
+from penstock.pyx.posix cimport monotonic_us, pthread_mutex_t
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
@@ -192,6 +192,7 @@ cdef struct Reactor:
     int listeners[LISTENERS_MAX]
     int32_t listener_count
     uint32_t next_reactor             # round robin of the acceptor
+    pthread_mutex_t growing           # held while the next two are written: `connection_presence` reads them
     Connection** connections
     uint32_t places
     uint32_t places_used

@@ -28,6 +28,7 @@ cdef Reactor* _reactor_new(int32_t number) noexcept nogil:
         return NULL
     r.id = number
     r.epoll = -1
+    pthread_mutex_init(&r.growing, NULL)
     r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
     if r.scratch == NULL or not mailbox_open(&r.mailbox, number):
         free(r.scratch)

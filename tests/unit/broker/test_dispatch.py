@@ -1,6 +1,7 @@
 """The rim around handlers: what is answered, what closes a connection, and that nothing stops the loop."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,12 +17,19 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.header import REQUESTS, decode_response, encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AlterReplicaLogDirsRequest,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    CreateAclsRequest,
     CreateTopicsRequest,
+    DeleteAclsRequest,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeProducersRequest,
+    DescribeQuorumRequest,
+    DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
     LeaveGroupRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -31,6 +39,9 @@ from penstock.pyx.wire.messages import (
     ProduceRequest,
     WriteTxnMarkersRequest,
 )
+from penstock.pyx.wire.messages import AlterClientQuotasRequest as Quotas
+from penstock.pyx.wire.messages import AlterPartitionReassignmentsRequest as Reassignments
+from penstock.pyx.wire.messages import AlterUserScramCredentialsRequest as Scram
 
 
 @dataclass
@@ -54,6 +65,7 @@ class Answers:
     answered: dict[int, bytes] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def answer(self, token: int, frame: bytes) -> None:
@@ -65,6 +77,11 @@ class Answers:
         self.closed.append(token)
         self.reasons.append(reason)
         self.done.set()
+
+    def is_connected(self, token: int) -> bool:
+        return token not in self.gone
+
+    is_sending = is_connected
 
     async def until(self, count: int) -> None:
         """Wait until so many are answered or closed."""
@@ -79,7 +96,7 @@ def run(*frames: Frame) -> tuple[Answers, dispatch.Dispatch]:
         # ApiVersions needs only the features; a handler that needs more fails, which is a case below.
         rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
         rim.take(cast(Any, list(frames)))
-        for _ in range(5):
+        for _ in range(50):
             await asyncio.sleep(0)
         await rim.stop()
         return answers, rim
@@ -290,7 +307,13 @@ class NoTopics:
     def get(self, name: str) -> None:
         return None
 
-    look_up = get_by_id = get
+    look_up = get_by_id = by_path = get
+
+    def __iter__(self) -> Iterator[tuple[None, None]]:
+        return iter(())
+
+    async def alter(self, changes: object) -> None:
+        assert not changes
 
     @property
     def logs(self) -> "NoTopics":
@@ -334,6 +357,27 @@ def long_lists() -> Iterator[tuple[Any, int]]:
     yield DescribeProducersRequest(topics=asked_of), 0
     marked = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=ONES)]
     yield WriteTxnMarkersRequest(markers=[WriteTxnMarkersRequest.WritableTxnMarker(topics=marked)]), 1
+    yield MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=None)] * COUNT), 11
+    elected = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=ONES)]
+    yield ElectLeadersRequest(topic_partitions=elected), 2
+    partitions = [Reassignments.ReassignablePartition(partition_index=i, replicas=[1]) for i in ONES]
+    yield Reassignments(topics=[Reassignments.ReassignableTopic(name="t", partitions=partitions)]), 0
+    quorums = [DescribeQuorumRequest.PartitionData(partition_index=i) for i in ONES]
+    yield DescribeQuorumRequest(topics=[DescribeQuorumRequest.TopicData(topic_name="t", partitions=quorums)]), 1
+    entity = [Quotas.EntityData(entity_type="no such type", entity_name="e")]
+    yield Quotas(entries=[Quotas.EntryData(entity=entity, ops=[]) for _ in ONES]), 1
+    deletions = [Scram.ScramCredentialDeletion(name=name, mechanism=-1) for name in NAMES]
+    yield Scram(deletions=deletions), 0
+    users = [DescribeUserScramCredentialsRequest.UserName(name=name) for name in NAMES for _ in range(2)]
+    yield DescribeUserScramCredentialsRequest(users=[*users, *users]), 0
+    rule: dict[str, Any] = {"resource_type": 2, "operation": 3, "permission_type": 3}
+    yield CreateAclsRequest(creations=[CreateAclsRequest.AclCreation(**rule, resource_pattern_type=3) for _ in ONES]), 2
+    rule = {"resource_type_filter": 2, "operation": 3, "permission_type": 3}
+    yield DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**rule, pattern_type_filter=3) for _ in ONES]), 2
+    moved = [AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=ONES)]
+    yield AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path="/", topics=moved)]), 2
+    added = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=ONES)]
+    yield AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=added), 3
 
 
 LONG = list(long_lists())
@@ -344,7 +388,7 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
     monkeypatch.setattr(turns, "TURN_S", 0)
     none = NoTopics()
     context = SimpleNamespace(
-        topics=none, log_manager=none, groups=none, patience=Patience(), node_id=1, cluster_id="c",
+        topics=none, log_manager=none, groups=none, dirs=none, entities=none, patience=Patience(), node_id=1, cluster_id="c",
         advertised_for=lambda name: ("h", 1),
         config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
     )  # fmt: skip
@@ -360,3 +404,114 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
         return others
 
     assert asyncio.run(main()) > COUNT
+
+
+def test_many_long_lists_together_have_one_turn_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0)
+    taken: list[int] = []
+
+    async def walk(order: turns.TurnOrder, who: int) -> None:
+        for _ in ONES:
+            await turns.Turns(order).take()
+            taken.append(who)
+
+    async def main() -> list[int]:
+        order = turns.TurnOrder()
+        walks = [asyncio.create_task(walk(order, who)) for who in range(10)]
+        passes = []
+        while not all(one.done() for one in walks):
+            before = len(taken)
+            await asyncio.sleep(0)
+            passes.append(len(taken) - before)
+        return passes
+
+    assert max(asyncio.run(main())) == 1
+    assert taken[:20] == [*range(10), *range(10)]
+
+
+def test_a_turn_that_is_cancelled_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0)
+
+    async def main() -> None:
+        order = turns.TurnOrder()
+        first, second = (asyncio.create_task(turns.Turns(order).take()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+
+    asyncio.run(main())
+
+
+def test_connections_begin_their_requests_in_turn() -> None:
+    """One has sent sixty before the other sends its only one."""
+    frames = [api_versions(3, (1 << 16) + number) for number in range(60)] + [api_versions(3, 2 << 16)]
+
+    async def main() -> list[int]:
+        answers = Answers()
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
+        rim.take(cast(Any, frames[:40]))
+        rim.take(cast(Any, frames[40:]))
+        await answers.until(len(frames))
+        await rim.stop()
+        return list(answers.answered)
+
+    order = asyncio.run(main())
+    assert order.index(2 << 16) <= dispatch.BEGUN_AT_ONCE + 1
+    assert [token for token in order if token != 2 << 16] == [frame.token for frame in frames[:-1]]
+
+
+class Watched(NoTopics):
+    """Notes what is looked up, and whether the collector of garbage is at work then."""
+
+    def __init__(self) -> None:
+        self.looked_up: list[str] = []
+        self.collects: set[bool] = set()
+
+    def get(self, name: str) -> None:
+        self.looked_up.append(name)
+        self.collects.add(gc.isenabled())
+
+
+def told_of(topics: Watched, names: int, *, gone: bool) -> Answers:
+    """Ask for the metadata of so many topics."""
+
+    async def main() -> Answers:
+        answers = Answers(gone={1} if gone else set())
+        context = SimpleNamespace(
+            topics=topics, patience=Patience(), node_id=1, cluster_id="c", advertised_for=lambda name: ("h", 1),
+            config={"auto.create.topics.enable": False},
+        )  # fmt: skip
+        rim = dispatch.Dispatch(cast(Context, context), cast(Any, answers))
+        topic = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(topics=[topic(name=f"a-name-that-is-longer-{i}") for i in range(names)])
+        rim.take(cast(Any, [Frame(1, 3, 9, 7, encode_request(request, 9, 7, "me"))]))
+        if gone and names > 10_000:  # Nothing says that it is passed over.
+            await asyncio.gather(*rim._tasks)
+        else:
+            await answers.until(1)
+        await rim.stop()
+        return answers
+
+    return asyncio.run(main())
+
+
+def test_what_a_gone_client_asked_for_is_given_up_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0)
+    for patience_s, looked_up in ((0, 0), (1000, 30)):
+        monkeypatch.setattr(turns, "HALF_CLOSED_S", patience_s)
+        answers = told_of(topics := Watched(), 30, gone=True)
+        assert len(topics.looked_up) == looked_up
+        assert bool(answers.closed) == (looked_up == 0)
+
+
+def test_a_huge_request_of_a_gone_client_is_not_even_read() -> None:
+    answers = told_of(topics := Watched(), 20_000, gone=True)
+    assert (topics.looked_up, answers.answered, answers.closed) == ([], {}, [])
+
+
+@pytest.mark.parametrize(("names", "collects"), [(30, True), (20_000, False)])
+def test_the_collector_of_garbage_is_off_while_a_huge_request_is_dealt_with(names: int, collects: bool) -> None:
+    assert gc.isenabled()
+    told_of(topics := Watched(), names, gone=False)
+    assert len(topics.looked_up) == names and topics.collects == {collects}
+    assert gc.isenabled()

@@ -17,13 +17,17 @@ from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.resources import BROKER
+from penstock.broker.topics import CHANGES_MAX
+from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.header import encode_request
 from support.asking import create, end_offset
 from support.dataplane import Peer, batch, produce
 from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 MANY = 40
+Wanted = messages.CreateTopicsRequest.CreatableTopic
 Asked = messages.DescribeConfigsRequest.DescribeConfigsResource
 
 
@@ -72,6 +76,56 @@ def test_what_is_named_often_is_told_once(connection: WireConnection) -> None:
     producers = messages.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0] * MANY)
     (answer,) = connection.ask(messages.DescribeProducersRequest(topics=[producers] * 2), 0).topics
     assert len(answer.partitions) == 1
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+def test_topics_are_created_no_further_once_the_client_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, resets: bool
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "HALF_CLOSED_S", 0.0)
+    with Broker(tmp_path) as broker, WireConnection(broker.bootstrap) as connection:
+        _go_before_all_are_created(broker, connection, caplog, resets)
+
+
+def _go_before_all_are_created(
+    broker: Broker, connection: WireConnection, caplog: pytest.LogCaptureFixture, resets: bool
+) -> None:
+    topics = [Wanted(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(4_000)]
+
+    def count() -> int:
+        return len(connection.ask(messages.MetadataRequest(topics=None), 9).topics)
+
+    asked = encode_request(messages.CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5, 1, "c")
+    with caplog.at_level("INFO"), Peer(int(broker.bootstrap.rpartition(":")[2])) as going:
+        going.send(asked)
+        until(lambda: count() > 0, "a topic is created")
+        if resets:
+            going.reset()
+        else:
+            going.socket.close()
+        until(lambda: "has gone; what is left of its request is not done" in caplog.text, "it is said that the client has gone")
+    created = count()
+    connection.ask(messages.CreateTopicsRequest(topics=[Wanted(name="last", num_partitions=1, replication_factor=1)]), 5)
+    assert 0 < created < len(topics) and count() == created + 1
+
+
+def test_what_kafka_would_not_write_as_one_batch_is_refused_as_a_whole(connection: WireConnection) -> None:
+    def create_topics(count: int, partitions: int, **more: Any) -> set[int]:
+        topics = [Wanted(name=f"t{number}", num_partitions=partitions, replication_factor=1) for number in range(count)]
+        answer = connection.ask(messages.CreateTopicsRequest(topics=topics, timeout_ms=60_000, **more), 5)
+        assert len(answer.topics) == count
+        return {one.error_code for one in answer.topics}
+
+    assert create_topics(5_001, 1, validate_only=True) == {ErrorCode.POLICY_VIOLATION}
+    assert create_topics(1, CHANGES_MAX) == {ErrorCode.POLICY_VIOLATION}
+    assert create_topics(200, 49, validate_only=True) == {ErrorCode.NONE}
+    assert create_topics(1, 5) == {ErrorCode.NONE}
+    assert create_topics(5_000, 1, validate_only=True) == {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+    for grown, error in ((CHANGES_MAX + 6, ErrorCode.POLICY_VIOLATION), (7, ErrorCode.NONE)):
+        more = [messages.CreatePartitionsRequest.CreatePartitionsTopic(name="t0", count=grown, assignments=None)]
+        (result,) = connection.ask(messages.CreatePartitionsRequest(topics=more, timeout_ms=60_000), 3).results
+        assert result.error_code == error
 
 
 def test_a_stop_does_not_wait_for_the_expensive_requests_that_have_come(broker: BrokerProcess) -> None:
