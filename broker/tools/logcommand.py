@@ -55,8 +55,8 @@ def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def verify(paths: Sequence[Path], as_json: bool) -> None:
-    """Check every batch and index of log folders, or of a whole data folder, and where logs begin and end; say what is
-    damaged or missing.
+    """Check every batch and index of log folders, or of a whole data folder, where logs begin and end, and that no segment is
+    missing; say what is damaged or missing.
 
     The end of a segment that a running broker writes may look damaged for a moment.
 
@@ -122,7 +122,7 @@ def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="accepted by an operator", show_default=True, help=f"Written to `{LOST}` in the folder.")
 def accept_folders(folders: Sequence[Path], yes: bool, reason: str) -> None:
-    """Let logs begin and end where they do by now, though records are missing at their beginning or end.
+    """Let logs go on as they are by now, though records are missing at their beginning, their end or between segments.
 
     Restore the files from a copy if there is one. Else this shows which offsets are lost, and asks. The log then opens, and
     its next record gets an offset above every one that it gave before. The broker must be stopped.
@@ -135,7 +135,7 @@ def accept_folders(folders: Sequence[Path], yes: bool, reason: str) -> None:
             for one in lost:
                 click.echo(_repaired(one))
             if not lost:
-                click.echo(f"{folder}: nothing is missing at its beginning or end")
+                click.echo(f"{folder}: nothing is missing at its beginning, its end or between its segments")
                 continue
             if not yes:
                 click.confirm(f"Let `{folder}` go on without these records?", abort=True)

@@ -1,5 +1,5 @@
 """Whether a partition's log begins and ends where its log folder's checkpoints say, and whether its segments follow each
-other: what a start looks at, for `penstock log verify`. Nothing here writes."""
+other: what a start looks at, for `penstock log verify` and `repair`. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.logs.lock import UNKNOWN, last_run
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.broker.tools.logfiles import read_file
 from penstock.durable import boot_id
-from penstock.pyx.log.checkpoint import OURS, Checkpoints
+from penstock.pyx.log.checkpoint import OURS, Checkpoints, Offsets
 from penstock.pyx.log.damage import corrupt_ranges
 
 
@@ -25,7 +26,8 @@ def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
     known = Checkpoints(str(data)).of(key, topic_id_in(folder) or bytes(16))
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
     # What wasn't flushed a power cut may have taken.
-    cut = not (data / CLEAN_SHUTDOWN).exists() and last_run(data).boot_id not in (UNKNOWN, boot_id())
+    clean = (data / CLEAN_SHUTDOWN).exists()
+    cut = not clean and last_run(data).boot_id not in (UNKNOWN, boot_id())
     wanted = known.flushed_end if cut else known.log_end
     rows: list[dict[str, Any]] = []
     if not segments:
@@ -38,8 +40,10 @@ def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
     if 0 <= known.begin < first:
         text = f"offsets {known.begin} to {first - 1} are missing at the log's beginning"
         rows.append({"file": str(folder / f"{known.begin:020d}.log"), "position": 0, "damage": text})
-    for path, after in pairwise(segments if known.first_dirty < 0 else []):
+    for path, after in pairwise(segments):
         end, following = ends.get(path, int(path.stem)), int(after.stem)
+        if known.first_dirty >= 0:
+            end = missing_from(path, end, following, known, clean=clean)
         if end < following:
             text = f"offsets {end} to {following - 1} are missing behind this segment"
             rows.append({"file": str(path), "position": path.stat().st_size, "damage": text})
@@ -48,3 +52,20 @@ def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
         text = f"offsets {end} to {wanted - 1} are missing at the log's end"
         rows.append({"file": str(segments[-1]), "position": position, "damage": text})
     return rows
+
+
+def missing_from(path: Path, end: int, following: int, known: Offsets, *, clean: bool) -> int:
+    """The first offset that a log with holes lacks between a segment's last batch and the next segment, as a start finds it
+    (`_validate_chain` in recovery.pyx); `following` if nothing is known to be missing. end: where the segment's batches end.
+    clean: the last stop was. Raises OSError."""
+    checks = path.with_suffix(".checks")
+    row = next(iter(read_file(checks)), {}) if checks.exists() else {}
+    noted = row.get("following", -1)
+    if noted < 0 or row["base_offset"] != int(path.stem) or known.first_segment < 0 or following <= known.begin:
+        return following
+    if not clean and noted > known.recovery_point:
+        return following
+    size = path.stat().st_size
+    if size < row["log_bytes"]:
+        return end
+    return min(noted, following) if size == row["log_bytes"] else following

@@ -25,6 +25,7 @@ CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.Struct(">hqqqq")
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
 CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
+FOLLOWING = struct.Struct(">q")
 CHECKS_CRC_FROM = 6
 CONTROL_KEY = struct.Struct(">hh")
 KRAFT_CONTROL = {2: "leader change", 3: "snapshot header", 4: "snapshot footer", 5: "kraft version", 6: "kraft voters"}
@@ -34,7 +35,9 @@ OFFSET_MAX = (1 << 63) - 1
 SEGMENT = re.compile(r"[0-9]{20}\.log")
 SUMMED = ("index", "timeindex", "txnindex")
 FORMATS = ("not known", "2", "some of 0 or 1")
-"""What the last byte of a `.checks` of version 2 says of a segment's batches (segment.pxd); version 1 has no such byte."""
+"""What a `.checks` says of the batches of a segment (segment.pxd); version 1 says nothing."""
+CHECKS_MORE = {1: 0, 2: 1, 3: 9}
+"""Bytes of a `.checks` after its sums, by version: formats, then the base offset of the next segment (checks.pxd)."""
 SNAPSHOT_FIELDS = (
     "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
     "coordinator_epoch", "txn_first_offset",
@@ -201,7 +204,8 @@ def _entries(path: Path, entry: struct.Struct, names: tuple[str, ...]) -> Iterat
 def _checks(path: Path) -> Row:
     data = path.read_bytes()
     before_formats = CHECKS.size + len(SUMMED) * SUM.size
-    if not data or len(data) != before_formats + (data[:2] == b"\0\2"):
+    more = CHECKS_MORE.get(int.from_bytes(data[:2], "big"), 0)
+    if not data or len(data) != before_formats + more:
         return {"position": 0, "damage": f"{len(data)} bytes are no checks of a segment"}
     version, crc, base_offset, size, max_timestamp_ms, its_offset, next_offset = CHECKS.unpack_from(data)
     if crc != crc32c(data[CHECKS_CRC_FROM:]):
@@ -210,8 +214,9 @@ def _checks(path: Path) -> Row:
     row |= {"max_timestamp_offset": its_offset, "next_offset": next_offset}
     for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size : before_formats]), strict=True):
         row |= {f"{name}_bytes": n, f"{name}_crc32c": f"{checksum:08x}"}
-    formats = data[-1] if len(data) > before_formats else 0
-    return row | {"formats": FORMATS[formats] if formats < len(FORMATS) else formats}
+    formats = data[before_formats] if more else 0
+    row["formats"] = FORMATS[formats] if formats < len(FORMATS) else formats
+    return row | ({"following": FOLLOWING.unpack_from(data, before_formats + 1)[0]} if more > 1 else {})
 
 
 def _producers(path: Path, entry: struct.Struct) -> Iterator[Row]:

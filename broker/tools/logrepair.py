@@ -4,9 +4,9 @@ Bytes that are no right batch are moved into a file beside their segment. Offset
 records in their place, as compaction leaves such: consumers pass over it, and the log has no hole that a start would take
 for damage again. Index files of a changed segment are removed; the next start builds them from the batches.
 
-A log that ends earlier than the checkpoints know gets such a batch at its end, so that no offset is given twice. One that
-begins later gets its new beginning into the checkpoints. `penstock log accept` does these two and nothing else. What was
-lost is written to LOST in the partition's folder.
+A log that ends earlier than the checkpoints know gets such a batch at its end, so that no offset is given twice. So does a
+segment whose next one is gone, or that was cut. A log that begins later gets its new beginning into the checkpoints.
+`penstock log accept` does these three and nothing else. What was lost is written to LOST in the partition's folder.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.broker.tools.logends import missing_from
 from penstock.broker.tools.logfiles import read_file
 from penstock.durable import replace_file, sync_folder
 from penstock.hints import quoted
@@ -84,10 +86,11 @@ def accept(folder: Path, reason: str = "accept", *, dry: bool = False) -> list[R
         torn = [row for row in lost.damaged if row[0] == lost.last and [one.next_offset for one in row[1]] == [-1]]
         lost = lost._replace(damaged=[row for row in lost.damaged if row not in torn])
         for path, ranges, _ in lost.damaged:
-            if path != lost.last or [one.next_offset for one in ranges] != [lost.end]:
+            is_end = path == lost.last and [one.next_offset for one in ranges] == [lost.end]
+            if not is_end and not _is_gap(path, ranges):
                 raise RepairError(
                     f"`{path}` is damaged at byte {ranges[0].position}, which isn't the end of the log: run `penstock log "
-                    f"repair {quoted(folder)}`, which also accepts where the log begins and ends"
+                    f"repair {quoted(folder)}`, which also accepts what else is missing"
                 )
         return lost.rows() if dry else _repair(lost, checkpoints, topic_id, reason)
 
@@ -118,13 +121,14 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
     data = folder.absolute().parent
     with _alone(data):
         checkpoints, topic_id = Checkpoints(str(data)), topic_id_in(folder) or bytes(16)
-        yield _look(folder, checkpoints.of(key, topic_id)), checkpoints, topic_id
+        clean = (data / CLEAN_SHUTDOWN).exists()
+        yield _look(folder, checkpoints.of(key, topic_id), clean), checkpoints, topic_id
 
 
-def _look(folder: Path, known: Offsets) -> Lost:
+def _look(folder: Path, known: Offsets, clean: bool) -> Lost:
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
     following: list[Path | None] = [*segments[1:], None][: len(segments)]
-    found = [_corrupt_ranges(path, after, known) for path, after in zip(segments, following, strict=True)]
+    found = [_corrupt_ranges(path, after, known, clean) for path, after in zip(segments, following, strict=True)]
     found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
     damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
     first = int(segments[0].stem) if segments else known.log_end
@@ -135,6 +139,11 @@ def _look(folder: Path, known: Offsets) -> Lost:
 
 def _row(path: Path, one: CorruptRange, aside: Path | None) -> Repaired:
     return Repaired(path, one.position, one.end - one.position, one.first_offset, one.next_offset, aside)
+
+
+def _is_gap(path: Path, ranges: list[CorruptRange]) -> bool:
+    """Whether nothing is damaged of a segment: records that followed its last batch are missing."""
+    return path.suffix == ".log" and [one.position for one in ranges] == [path.stat().st_size]
 
 
 def _begin_row(folder: Path, before: int, now: int) -> Repaired:
@@ -167,13 +176,19 @@ def _alone(data: Path) -> Iterator[None]:
         lock.release()
 
 
-def _corrupt_ranges(path: Path, after: Path | None, known: Offsets) -> tuple[Path, list[CorruptRange], int]:
+def _corrupt_ranges(
+    path: Path, after: Path | None, known: Offsets, clean: bool
+) -> tuple[Path, list[CorruptRange], int]:
     """A segment, its damaged ranges, and where its bytes end that stay. The next segment says where its offsets have to end, or
     what is known of the log's end."""
     base_offset, dense = int(path.stem), known.first_dirty < 0
     following = -1 if after is None else int(after.stem)
     ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end)
     size = path.stat().st_size
+    if not dense and following >= 0 and not ranges:
+        lost = missing_from(path, next_offset, following, known, clean=clean)
+        if lost < following:
+            ranges.append(CorruptRange(size, size, lost, following, epoch))
     wanted = known.log_end if following < 0 else following
     if ranges and ranges[-1].next_offset < 0 and (following >= 0 or wanted > next_offset):
         ranges[-1] = ranges[-1]._replace(next_offset=max(wanted, next_offset))

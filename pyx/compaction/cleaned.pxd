@@ -19,5 +19,6 @@ cdef struct Cleaned:
 cdef int cleaned_begin(Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out) noexcept nogil
 # A batch behind the others, and into the indexes. 0, CLEAN_CANCELLED or errno.
 cdef int cleaned_write(Cleaning* c, Cleaned* out, const uint8_t* bytes, const BatchHeader* header) noexcept nogil
-# What is not written yet; if something changed, then all of it to the disk, dated `times`. Results as above.
-cdef int cleaned_end(Cleaning* c, Cleaned* out, const timespec* times) noexcept nogil
+# What is not written yet; if something changed, then all of it to the disk, dated `times`. `next_base`: where the next
+# segment begins. Results as above.
+cdef int cleaned_end(Cleaning* c, Cleaned* out, int64_t next_base, const timespec* times) noexcept nogil

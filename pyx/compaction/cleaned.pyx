@@ -6,7 +6,7 @@ from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.files cimport FILE_MODE, LOG_MAX_BYTES, write_at
 from penstock.pyx.log.index cimport IndexFile, index_write
 from penstock.pyx.log.segment cimport (
-    segment_index_batch, segment_new, segment_reset_indexes, segment_seal, segment_write_checks,
+    segment_index_batch, segment_new, segment_reset_indexes, segment_seal, segment_write_cleaned_checks,
 )
 from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy
 from penstock.pyx.record.codec cimport bytes_grow
@@ -73,12 +73,12 @@ cdef int _write_files(Segment* s, const timespec* times) noexcept nogil:
     return result
 
 
-cdef int cleaned_end(Cleaning* c, Cleaned* out, const timespec* times) noexcept nogil:
+cdef int cleaned_end(Cleaning* c, Cleaned* out, int64_t next_base, const timespec* times) noexcept nogil:
     cdef int result = _flush(c, out)
     if result != CLEAN_DONE or not out.changed:
         return result
     segment_seal(out.segment)
     result = _write_files(out.segment, times)
     if result == 0:
-        result = segment_write_checks(out.segment, b".checks.cleaned")
+        result = segment_write_cleaned_checks(out.segment, next_base)
     return result

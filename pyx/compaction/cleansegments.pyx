@@ -392,7 +392,7 @@ cdef int clean_segments(
             end = group[i + 1].base_offset if i + 1 < group.size() else next_base
             result = _clean_segment(c, &cleaned, group[i], end, times)
     if result == CLEAN_DONE:
-        result = cleaned_end(c, &cleaned, times)
+        result = cleaned_end(c, &cleaned, next_base, times)
     cleaned.segment.next_offset = next_base
     cleaned.segment.unflushed = False
     out[0] = cleaned.segment

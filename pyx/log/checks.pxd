@@ -1,14 +1,21 @@
 """What the index files of a segment should be (`.checks`): written beside them once nothing is appended any more.
 
-    version i16 (2) | crc32c u32 of all that follows | base offset i64 | bytes of the .log i64 |
+    version i16 (3) | crc32c u32 of all that follows | base offset i64 | bytes of the .log i64 |
     largest timestamp ms i64 (-1 none) | offset that has it i64 | next offset i64 |
     then for .index, .timeindex and .txnindex, 12 bytes each:  bytes i64 (0: there may be no file) | crc32c u32 |
-    formats of the batches i8 (segment.pxd); not in version 1, of which nothing is known
+    formats of the batches i8 (segment.pxd); not in version 1, of which nothing is known |
+    base offset of the next segment i64 (-1: there was none, the segment was the last one); not in versions 1 and 2
 
-Kafka passes over the file and doesn't keep it up: one that names another size of the .log says nothing.
+Kafka ignores the file and doesn't update it: checks that name another size of the .log prove nothing. An older Penstock
+takes a version that it doesn't know for no checks.
+
+The base offset of the next segment makes a chain of a log's segments. Each keeps its base offset for as long as the one
+before it is there: compaction replaces a group of segments by one that has the base offset of the first, together with
+its checks. So recovery can miss a segment, or bytes of one, in the middle of a log with holes (recovery.pxd).
 
 Crash story: it is not synced. One that is torn or old is found out by its checksum or by the .log's size, and counts as
-missing; the headers of the segment's batches are then walked (proof.pxd).
+missing; the headers of the segment's batches are then walked (proof.pxd). After an unclean end a start therefore
+believes the chain below the recovery point only: the .log files there were synced after their checks had been written.
 """
 
 from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
@@ -22,8 +29,9 @@ from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i64, get_u32, put_i16, put_i64, put_u32
 
 cdef enum:
-    CHECKS_VERSION = 2
-    CHECKS_VERSION_BEFORE = 1                  # without the formats
+    CHECKS_VERSION = 3
+    CHECKS_VERSION_FORMATS = 2                 # without the next segment
+    CHECKS_VERSION_FIRST = 1                   # and without the formats
     CHECKS_INDEXES = 3
     CHECKS_CRC_AT = 2
     CHECKS_BASE_AT = CHECKS_CRC_AT + 4         # the checksum covers from here on
@@ -34,7 +42,8 @@ cdef enum:
     CHECKS_SUMS_AT = CHECKS_NEXT_AT + 8
     CHECKS_SUM = 12
     CHECKS_FORMATS_AT = CHECKS_SUMS_AT + CHECKS_INDEXES * CHECKS_SUM
-    CHECKS_BYTES = CHECKS_FORMATS_AT + 1
+    CHECKS_FOLLOWING_AT = CHECKS_FORMATS_AT + 1
+    CHECKS_BYTES = CHECKS_FOLLOWING_AT + 8
 
 cdef struct Checks:
     int64_t base_offset
@@ -44,6 +53,7 @@ cdef struct Checks:
     int64_t next_offset
     IndexSum sums[CHECKS_INDEXES]
     int8_t formats
+    int64_t following                          # base offset of the next segment; -1: none, or not known
 
 # 0 or errno; what is written by half is removed.
 cdef inline int checks_write(const Checks* checks, const char* path) noexcept nogil:
@@ -62,6 +72,7 @@ cdef inline int checks_write(const Checks* checks, const char* path) noexcept no
         put_i64(data + CHECKS_SUMS_AT + i * CHECKS_SUM, checks.sums[i].size)
         put_u32(data + CHECKS_SUMS_AT + i * CHECKS_SUM + 8, checks.sums[i].crc)
     data[CHECKS_FORMATS_AT] = <uint8_t>checks.formats
+    put_i64(data + CHECKS_FOLLOWING_AT, checks.following)
     put_u32(data + CHECKS_CRC_AT, crc32c_update(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT))
     result = write_at(fd, data, CHECKS_BYTES, 0)
     close(fd)
@@ -83,10 +94,12 @@ cdef inline bint checks_read(Checks* checks, const char* path) noexcept nogil:
     version = get_i16(data)
     if (
         (version != CHECKS_VERSION or n != CHECKS_BYTES)
-        and (version != CHECKS_VERSION_BEFORE or n != CHECKS_FORMATS_AT)
+        and (version != CHECKS_VERSION_FORMATS or n != CHECKS_FOLLOWING_AT)
+        and (version != CHECKS_VERSION_FIRST or n != CHECKS_FORMATS_AT)
     ) or get_u32(data + CHECKS_CRC_AT) != crc32c_update(0, data + CHECKS_BASE_AT, n - CHECKS_BASE_AT):
         return False
-    checks.formats = <int8_t>data[CHECKS_FORMATS_AT] if n == CHECKS_BYTES else 0
+    checks.formats = <int8_t>data[CHECKS_FORMATS_AT] if n > CHECKS_FORMATS_AT else 0
+    checks.following = get_i64(data + CHECKS_FOLLOWING_AT) if n > CHECKS_FOLLOWING_AT else <int64_t>-1
     checks.base_offset = get_i64(data + CHECKS_BASE_AT)
     checks.size = get_i64(data + CHECKS_SIZE_AT)
     checks.max_timestamp = get_i64(data + CHECKS_TIMESTAMP_AT)

@@ -17,6 +17,7 @@ cdef enum DamageKind:
     DAMAGE_BYTES = 0                   # bytes of a file, or what lies between two batches
     DAMAGE_BEGIN = 1                   # the log begins later than it did, and nobody has deleted anything
     DAMAGE_END = 2                     # it ends earlier than it did
+    DAMAGE_MIDDLE = 3                  # segments, or bytes at the end of one, are gone between others
 
 # Offsets that a log should have and hasn't, or can't read.
 cdef struct Damage:

@@ -91,7 +91,7 @@ cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
         segment_last_time(p.log.segments.back())
         result = flush_log(p, True, now_ms, False)
     if result == 0:
-        segment_write_checks(p.log.segments.back(), b".checks")
+        segment_write_checks(p.log.segments.back())
     if result == 0:
         # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)

@@ -16,7 +16,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
-from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, LOG_CORRUPT, Damage
+from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, Damage
 from penstock.pyx.log.endslots cimport EndSlots
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
@@ -210,6 +210,13 @@ cdef object _what_is_corrupt(str folder, const Damage* damage):
             f"{damage.first_offset} (byte {damage.position} of {file}). Nothing was changed. Restore the missing files "
             f"and start again; or stop the broker and run `penstock log accept {quoted(folder)}`, which lets the "
             f"log go on at offset {damage.next_offset}"
+        )
+    if damage.kind == DAMAGE_MIDDLE:
+        return (
+            f"records of offsets {damage.first_offset} to {damage.next_offset - 1} are missing after byte "
+            f"{damage.position} of {file}: a segment is gone, or was cut. Nothing was changed. Restore the missing "
+            f"files and start again; or stop the broker and run `penstock log accept {quoted(folder)}`, which lets the "
+            "log go on without them"
         )
     if damage.next_offset > damage.first_offset:
         lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read; others follow"

@@ -280,7 +280,7 @@ cdef int _validate(PartitionLog* p, Case* case, int64_t now_ms) noexcept nogil:
     if result == 0 and case.sealed:
         result = 0 if right else segment_write_indexes(s)
         if result == 0:
-            segment_write_checks(s, b".checks")
+            segment_write_checks(s)
     return result
 
 

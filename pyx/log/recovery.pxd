@@ -16,6 +16,10 @@ The checkpoints know where the log began and ended (checkpoint.py). One that beg
 or bytes, and isn't opened either: its end would be given twice. Nothing of it is changed. Where a full disk kept
 retention from writing the new beginning down, the `.deleted` files show that it was retention.
 
+In a log that was compacted offsets are missing anyway. There the checks of each sealed segment say how long it is and
+which one is next (checks.pxd). A log that lacks a segment or bytes of one in its middle isn't opened either. Nothing is
+compared where the checkpoints don't know the log's beginning: Apache Kafka, or an operator, may have worked here.
+
 After a start of the machine (`.lock` has another boot id) holes in what wasn't flushed, with right batches behind them,
 are what a power cut leaves: recovery cuts there, as after a write that was cut short.
 

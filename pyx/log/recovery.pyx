@@ -8,8 +8,9 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
+from penstock.pyx.log.checks cimport Checks, checks_read
 from penstock.pyx.log.damage cimport (
-    DAMAGE_BEGIN, DAMAGE_BYTES, DAMAGE_END, LOG_CORRUPT, find_batch, set_aside,
+    DAMAGE_BEGIN, DAMAGE_BYTES, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, find_batch, set_aside,
 )
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full, read_at
@@ -25,7 +26,8 @@ from penstock.pyx.log.producerstate cimport (
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport (
     CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, Segment,
-    segment_checked_end, segment_close_idle, segment_delete, segment_index_abort, segment_index_batch,
+    segment_checked_end, segment_checks_are_sealed, segment_close_idle, segment_delete, segment_drop_checks,
+    segment_index_abort, segment_index_batch,
     segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release, segment_reset_indexes,
     segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
 )
@@ -136,6 +138,85 @@ cdef int _validate_begin(const LogState* log, const Listing* listing, RecoveryRe
     report.damage.first_offset = log.known_begin
     report.damage.next_offset = log.known_end if empty else listing.bases[0]
     return LOG_CORRUPT
+
+
+cdef int _end_of(const string& path, int64_t base_offset, int64_t* end) noexcept nogil:
+    """One past the last offset of a segment's file, by the headers of its batches. 0 or errno."""
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef stat info
+    cdef int result = WALK_BATCH
+    cdef int fd = open_file(path.c_str(), O_RDONLY | O_CLOEXEC, 0)
+    end[0] = base_offset
+    if fd < 0:
+        return -fd
+    if fstat(fd, &info) != 0:
+        result = -errno
+    else:
+        walk_begin(&walk, fd, 0, info.st_size, HEADERS_CHUNK)
+    while result == WALK_BATCH:
+        result = walk_next(&walk, &header, &bytes, False)
+        if result == WALK_BATCH:
+            end[0] = batch_last_offset(&header) + 1
+    close(fd)
+    return -result if result < 0 else 0
+
+
+cdef int _validate_chain(
+    const LogState* log, const Listing* listing, bint clean, vector[int64_t]& wrong, RecoveryReport* report
+) noexcept nogil:
+    """Whether a log with holes has all segments, and all bytes of them, that their .checks know. Where nothing is
+    missing, or another program may have worked here, checks that disagree are `wrong`: they would accuse the log
+    later. 0, LOG_CORRUPT or errno."""
+    cdef Checks checks
+    cdef stat info
+    cdef string stem, path
+    cdef size_t i
+    cdef int result
+    cdef int64_t next_base
+    cdef bint believed, is_short
+    for i in range(listing.bases.size() - 1 if not listing.bases.empty() else 0):
+        stem = segment_stem(log.folder, listing.bases[i])
+        path = stem
+        path.append(b".checks")
+        if not checks_read(&checks, path.c_str()) or checks.base_offset != listing.bases[i] or checks.following < 0:
+            continue
+        path = stem
+        path.append(b".log")
+        if stat_path(path.c_str(), &info) != 0:
+            return errno
+        next_base = listing.bases[i + 1]
+        is_short = info.st_size < checks.size
+        if not is_short and (info.st_size > checks.size or checks.following == next_base):
+            continue
+        # A dense log shows by its offsets what it lacks. What lies below the log start was deleted.
+        believed = log.known_first >= 0 and not log.dense and next_base > log.log_start
+        believed = believed and (clean or checks.following <= log.recovery_point)
+        if not believed or (not is_short and checks.following > next_base):
+            wrong.push_back(listing.bases[i])
+            continue
+        result = _end_of(path, listing.bases[i], &report.damage.first_offset)
+        if result != 0:
+            return result
+        report.damage.kind = DAMAGE_MIDDLE
+        report.damage.base_offset = listing.bases[i]
+        report.damage.position = info.st_size
+        report.damage.first_offset = max(report.damage.first_offset, <int64_t>0 if is_short else checks.following)
+        report.damage.next_offset = next_base
+        report.damage.swap = False
+        return LOG_CORRUPT
+    return 0
+
+
+cdef void _drop_checks(LogState* log, vector[int64_t]& wrong) noexcept nogil:
+    """Removes checks that are wrong, and those of a last segment that was sealed before: it will be appended to."""
+    cdef size_t i
+    for i in range(log.segments.size()):
+        if binary_search(wrong.begin(), wrong.end(), log.segments[i].base_offset) or (
+            i + 1 == log.segments.size() and segment_checks_are_sealed(log.segments[i])
+        ):
+            segment_drop_checks(log.segments[i])
 
 
 cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
@@ -924,6 +1005,7 @@ cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil:
     cdef Listing listing
     cdef size_t first, believed
+    cdef vector[int64_t] wrong
     cdef int64_t from_offset, most
     cdef int result
     cdef bint changed, believed_end
@@ -942,6 +1024,8 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
             result = _list_folder(log.folder, &listing)
     if result == 0:
         result = _validate_begin(log, &listing, report)
+    if result == 0:
+        result = _validate_chain(log, &listing, clean, wrong, report)
     if result == 0:
         result = _clear_folder(log.folder, &listing)
     if result == 0:
@@ -977,6 +1061,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         result = _validate_log_end(log, log.segments.back(), log.segments.back().size, report)
     if result == 0:
         _remove_stray_checks(log.folder, &listing)
+        _drop_checks(log, wrong)
         result = _set_ends(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:
         return result

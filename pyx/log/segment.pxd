@@ -152,8 +152,16 @@ cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil
 # Writes indexes that were taken so, not synced: the .checks show what a crash makes of that. 0 or errno.
 cdef int segment_write_indexes(Segment* s) noexcept nogil
 # Writes the .checks of a proved segment whose files have all that it knows, not synced: it carries its own checksum.
-# What can't be written is missing, and the batches are walked again. `suffix`: .checks, or .checks.cleaned.
-cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil
+# What can't be written is missing, and the batches are walked again. Those of a sealed segment say that the next one
+# begins at its next offset.
+cdef int segment_write_checks(Segment* s) noexcept nogil
+# The same for one that compaction has written, as `.checks.cleaned`. `following`: base offset of the segment that will
+# be the next one; its own next offset is one past its last record.
+cdef int segment_write_cleaned_checks(Segment* s, int64_t following) noexcept nogil
+# Whether its .checks are those of a sealed segment, of whatever size.
+cdef bint segment_checks_are_sealed(Segment* s) noexcept nogil
+# Removes the .checks, as they aren't those of what the segment is now.
+cdef void segment_drop_checks(Segment* s) noexcept nogil
 # CHECKS_NONE: there are none, or they are of another size of the .log. CHECKS_AGREE: the segment is proved by them, if
 # its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes. In both cases the next offset
 # is that of the checks, too.

@@ -257,6 +257,8 @@ cdef void segment_last_time(Segment* s) noexcept nogil:
 
 cdef void segment_seal(Segment* s) noexcept nogil:
     segment_last_time(s)
+    if not s.sealed:
+        s.checked = False              # its .checks, if there are any, know of no next segment
     s.sealed = True
 
 
@@ -275,7 +277,11 @@ cdef inline bint _sum_of(const IndexFile* f, IndexSum* out) noexcept nogil:
     return f.held or f.known
 
 
-cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
+cdef inline int64_t _following(const Segment* s) noexcept nogil:
+    return s.next_offset if s.sealed else <int64_t>-1
+
+
+cdef int _write_checks(Segment* s, const char* suffix, int64_t following) noexcept nogil:
     """Under the segment's lock. 0, also where there is nothing to write, or errno."""
     cdef Checks checks
     cdef int result = 0
@@ -287,6 +293,7 @@ cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
     checks.max_timestamp_offset = s.max_timestamp_offset
     checks.next_offset = s.next_offset
     checks.formats = s.formats
+    checks.following = following
     if (
         _sum_of(&s.index, &checks.sums[0])
         and _sum_of(&s.timeindex, &checks.sums[1])
@@ -297,12 +304,32 @@ cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
     return result
 
 
-cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil:
+cdef int segment_write_checks(Segment* s) noexcept nogil:
     cdef int result
     pthread_mutex_lock(&s.lock)
-    result = _write_checks(s, suffix)
+    result = _write_checks(s, b".checks", _following(s))
     pthread_mutex_unlock(&s.lock)
     return result
+
+
+cdef int segment_write_cleaned_checks(Segment* s, int64_t following) noexcept nogil:
+    cdef int result
+    pthread_mutex_lock(&s.lock)
+    result = _write_checks(s, b".checks.cleaned", following)
+    pthread_mutex_unlock(&s.lock)
+    return result
+
+
+cdef bint segment_checks_are_sealed(Segment* s) noexcept nogil:
+    cdef Checks checks
+    return checks_read(&checks, _path(s, b".checks").c_str()) and checks.following >= 0
+
+
+cdef void segment_drop_checks(Segment* s) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    unlink(_path(s, b".checks").c_str())
+    s.checked = False
+    pthread_mutex_unlock(&s.lock)
 
 
 cdef bint _has_size(Segment* s, const char* suffix, int64_t size, bint optional) noexcept nogil:
@@ -440,7 +467,7 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     s.unflushed = False
     result = _write_indexes(s)
     if result == 0 and s.sealed:
-        _write_checks(s, b".checks")
+        _write_checks(s, b".checks", _following(s))
     pthread_mutex_unlock(&s.lock)
     if result == 0 and fdatasync(fd) != 0:
         result = errno
@@ -461,7 +488,7 @@ cdef int segment_prepare_sync(Segment* s) noexcept nogil:
     if result == 0:
         result = room_give_back(&s.room, s.fd, s.size)
     if result == 0:
-        _write_checks(s, b".checks")
+        _write_checks(s, b".checks", _following(s))
     s.unflushed = result != 0
     pthread_mutex_unlock(&s.lock)
     return result

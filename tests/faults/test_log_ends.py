@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,4 +162,45 @@ def test_a_broker_outlives_somebody_who_cuts_the_file_of_ends(broker: BrokerProc
     assert broker.stop() == 0
     assert NAME in broker.log_text()
     broker.start()
+    assert end_offset(broker, TOPIC) == RECORDS
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+@pytest.mark.parametrize("damage", [Path.unlink, partial(os.truncate, length=0)])
+def test_a_compacted_topic_that_lost_its_middle_stays_closed(
+    make_broker: Callable[..., BrokerProcess], damage: Callable[[Path], None], ended: str
+) -> None:
+    broker = make_broker(**{"log.cleaner.backoff.ms": 100})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    config = {"segment.bytes": str(1 << 20), "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    for made in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config), NewTopic(OTHER, 1, 1)]).values():
+        made.result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "message.max.bytes": 1_000_000})
+    for number in range(RECORDS):
+        producer.produce(TOPIC, b"%08d" % number + os.urandom(BYTES), b"%d" % number, partition=0)
+        assert producer.flush(WAIT_S) == 0
+    ours = broker.data / OURS
+
+    def compacted() -> bool:
+        known = parse_offsets(ours.read_bytes())[0].get((TOPIC, 0))
+        return known is not None and known.first_dirty >= RECORDS - 2 <= known.recovery_point
+
+    until(compacted, "all sealed segments are compacted")
+    if ended == "killed":
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    lost = segments(broker)[1]
+    damage(lost)
+    broker.start()
+    assert produce(broker, OTHER, 1) == ErrorCode.NONE, "other partitions serve"
+    assert produce(broker, TOPIC, 1) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "records of offsets 2 to 3 are missing" in broker.log_text()
+    assert broker.stop() == 0
+    folder = str(broker.data / f"{TOPIC}-0")
+    assert CliRunner().invoke(command, ["verify", folder]).exit_code == 1
+    done = CliRunner().invoke(command, ["accept", "--yes", folder])
+    assert done.exit_code == 0 and "offsets 2 to 3 are lost" in done.output, done.output
+    broker.start()
+    assert [number for _, number in read(broker, RECORDS - 2)] == [0, 1, *range(4, RECORDS)]
     assert end_offset(broker, TOPIC) == RECORDS

@@ -22,6 +22,8 @@ from support.pagecache import drop_cache
 VERSIONS = [4, 6, 7, 11, 12, 13, 18]
 UNKNOWN, NEW, OLD = 0, 1, 2
 """The formats that a `.checks` notes: segment.pxd."""
+FORMATS_AT = -9
+"""Where it notes them; the base offset of the next segment follows."""
 
 _numbers = itertools.count()
 
@@ -201,7 +203,7 @@ def checks(folder: Path, topic: str) -> list[Path]:
 
 def noted(folder: Path, topic: str) -> list[int]:
     """The formats of the segments of a log, as its `.checks` have them."""
-    return [path.read_bytes()[-1] if path.read_bytes()[:2] == b"\0\2" else UNKNOWN for path in checks(folder, topic)]
+    return [path.read_bytes()[FORMATS_AT] if path.read_bytes()[:2] == b"\0\3" else UNKNOWN for path in checks(folder, topic)]
 
 
 def told(folder: Path, topic: str) -> list[object]:
@@ -213,7 +215,7 @@ def told(folder: Path, topic: str) -> list[object]:
 
 def before(path: Path) -> None:
     """The `.checks` as a Penstock has written it that didn't know of formats."""
-    rest = path.read_bytes()[6:-1]
+    rest = path.read_bytes()[6:FORMATS_AT]
     path.write_bytes(struct.pack(">hI", 1, crc32c(rest)) + rest)
 
 
@@ -261,8 +263,8 @@ def test_a_bent_note_is_not_believed(peer: Peer, folder: Path, new_topic: Callab
     LOGS.stop(topic, 0)
     (path,) = checks(folder, topic)
     data = bytearray(path.read_bytes())
-    assert data[-1] == OLD
-    data[-1] = NEW
+    assert data[FORMATS_AT] == OLD
+    data[FORMATS_AT] = NEW
     path.write_bytes(data)
     reopen(folder, topic)
     assert len(seen(fetched(peer.ask(fetch(topic, 0, 12), 12, FetchResponse)))) == 5

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.broker.tools.logcommand import command
+from penstock.broker.tools.logfiles import read_file
 from penstock.broker.tools.logrepair import LOST, RepairError, accept, repair
+from penstock.pyx.compaction.cleaner import Cleaner
+from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import KAFKAS, OURS, RECOVERY_POINTS, Checkpoints, format_checkpoint
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import RawBatch, split
-from support.logs import NOW_MS, TOPIC_ID, batch
+from support.compacted import keyed
+from support.logs import FLUSH_DUE_MS, NOW_MS, TOPIC_ID, batch
 
 CONFIG = {"segment_bytes": 300, "retention_ms": -1}
 KEY = ("t", 0)
@@ -72,6 +77,54 @@ def lived(root: Path, ended: str, config: dict[str, int] | None = None, log_star
 def offsets(logs: LogManager) -> tuple[int, int]:
     found = logs.offsets("t", 0)
     return found.log_start, found.log_end
+
+
+def compact(logs: LogManager) -> None:
+    """One pass, as the broker does it."""
+    logs.flush("t", 0)
+    logs.flush_rolled(int(time.time() * 1000) + FLUSH_DUE_MS)
+    first_dirty = logs.first_dirty("t", TOPIC_ID, 0)
+    done = Cleaner(Pace(), 1 << 20).compact(logs, "t", 0, first_dirty, NOW_MS, 0, 1000)
+    logs.compacted("t", TOPIC_ID, 0, done.first_dirty)
+
+
+def put(logs: LogManager, count: int) -> None:
+    """Batches of a record that goes with the next batch, and one that stays."""
+    for _ in range(count):
+        end = offsets(logs)[1]
+        logs.append_client("t", 0, keyed([(b"same", b"%d" % end), (b"%d" % end, b"v" * 40)]))
+
+
+COMPACTED = {"segment_bytes": 600, "cleanup_delete": 0, "cleanup_compact": 1}
+
+
+def lived_compacted(root: Path, ended: str) -> Life:
+    """A log of which a part is compacted and was merged, and a part was sealed since."""
+    root.mkdir(parents=True)
+    logs = LogManager()
+    logs.lead("t", TOPIC_ID, 0, 0, str(root), CONFIG | COMPACTED)
+    put(logs, 20)
+    logs.write_checkpoints()
+    compact(logs)
+    put(logs, 20)
+    logs.flush("t", 0)
+    logs.flush_rolled(int(time.time() * 1000) + FLUSH_DUE_MS)
+    end = offsets(logs)[1]
+    if ended == "stop":
+        logs.stop("t", 0)
+    logs.write_checkpoints()
+    return CompactedLife(shutil.copytree(root, root.with_name(f"{root.name}-left")), end, ended)
+
+
+class CompactedLife(Life):
+    """Its topic is compacted still."""
+
+    def open(self) -> LogManager:
+        logs = LogManager()
+        clean, cut = self.ended == "stop", self.ended == "power cut"
+        logs.lead("t", TOPIC_ID, 0, 0, str(self.root), CONFIG | COMPACTED, clean, power_cut=cut)
+        logs.write_overdue_checkpoints(str(self.root))
+        return logs
 
 
 def records(logs: LogManager, offset: int) -> list[RawBatch]:
@@ -393,3 +446,167 @@ def test_a_hole_is_said_to_be_as_long_as_it_is(tmp_path: Path, segment: int, end
     path.write_bytes(b"".join(bytes(raw) for raw in raws if raw is not gone))
     with pytest.raises(CorruptLogError, match=f"offsets {gone.base_offset} to {gone.next_offset - 1} are missing"):
         life.open()
+
+
+def middle_gone(path: Path) -> None:
+    remove(path)
+
+
+def middle_log_gone(path: Path) -> None:
+    path.unlink()
+
+
+def middle_empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def middle_cut_at_a_batch(path: Path) -> None:
+    raws = split(path.read_bytes())
+    os.truncate(path, sum(raw.size_in_bytes for raw in raws[:-1]))
+
+
+MIDDLES = [middle_gone, middle_log_gone, middle_empty, middle_cut_at_a_batch]
+
+
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("damage", MIDDLES)
+@pytest.mark.parametrize("place", ["compacted", "sealed since", "before the last"])
+@pytest.mark.parametrize("decide", [accept, repair])
+def test_a_compacted_log_misses_its_middle(
+    tmp_path: Path, damage: Callable[[Path], None], ended: str, place: str, decide: Callable[[Path], object]
+) -> None:
+    """Its offsets have holes anyway: the `.checks` of its segments know how long each is, and which one was next."""
+    life = lived_compacted(tmp_path / "log", ended)
+    segments = life.segments
+    assert len(segments) > 6
+    path = segments[{"compacted": 1, "sealed since": len(segments) // 2, "before the last": -2}[place]]
+    whole = {raw.base_offset: bytes(raw) for one in segments for raw in split(one.read_bytes()) if raw.record_count}
+    damage(path)
+    files = {one: one.read_bytes() for one in life.folder.iterdir()}
+    left = {raw.base_offset for one in life.segments for raw in _whole(one)}
+    lost = [base for base in whole if base not in left]
+    for _ in range(2):
+        with pytest.raises(CorruptLogError, match=r"penstock log accept ") as caught:
+            life.open()
+        assert {one: one.read_bytes() for one in life.folder.iterdir()} == files, "it was refused, and nothing was changed"
+    said = re.search(r"offsets (\d+) to (\d+) are missing", str(caught.value))
+    assert said and int(said[1]) <= lost[0] and lost[-1] <= int(said[2])
+    verified = CliRunner().invoke(command, ["verify", str(life.root)])
+    assert verified.exit_code == 1 and f"offsets {said[1]} to {said[2]} are missing" in verified.output, verified.output
+    decide(life.folder)
+    assert f"offsets {said[1]} to {said[2]}: " in (life.folder / LOST).read_text()
+    for _ in range(2):
+        logs = life.open()
+        assert {raw.base_offset: bytes(raw) for raw in records(logs, 0)} == {
+            base: data for base, data in whole.items() if base in left
+        }
+        assert offsets(logs) == (0, life.end)
+    put(logs, 1)
+    compact(logs)
+    assert accept(life.folder) == [] and repair(life.folder) == []
+    logs.write_checkpoints()
+    assert offsets(life._replace(ended="kill").open()) == (0, life.end + 2)
+    assert CliRunner().invoke(command, ["verify", str(life.root)]).exit_code == 0
+
+
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("damage", MIDDLES)
+def test_a_log_that_was_never_compacted_misses_its_middle(
+    tmp_path: Path, damage: Callable[[Path], None], ended: str
+) -> None:
+    life = lived(tmp_path / "log", ended)
+    gone = life.segments[2]
+    lost = split(gone.read_bytes())[-1].base_offset
+    damage(gone)
+    with pytest.raises(CorruptLogError) as caught:
+        life.open()
+    assert f"{lost + 1} are missing" in str(caught.value)
+    assert CliRunner().invoke(command, ["verify", str(life.root)]).exit_code == 1
+    accept(life.folder)
+    logs = life.open()
+    assert offsets(logs)[1] == life.end and all(raw.base_offset != lost for raw in records(logs, 0))
+
+
+@pytest.mark.parametrize("ended", ENDED)
+def test_a_compacted_log_that_lost_nothing_misses_nothing(tmp_path: Path, ended: str) -> None:
+    life = lived_compacted(tmp_path / "log", ended)
+    logs = life.open()
+    assert offsets(logs) == (0, life.end)
+    compact(logs)
+    assert accept(life.folder) == [] and repair(life.folder) == []
+    logs.write_checkpoints()
+    assert offsets(life._replace(ended="kill").open()) == (0, life.end)
+    assert CliRunner().invoke(command, ["verify", str(life.root)]).exit_code == 0
+
+
+def test_what_a_power_cut_may_take_of_a_compacted_log_is_not_missed(tmp_path: Path) -> None:
+    """The checks of a segment may be on the disk before its batches are."""
+    life = lived_compacted(tmp_path / "log", "kill")._replace(ended="power cut")
+    known = Checkpoints(str(life.root))
+    point = int(life.segments[3].stem)
+    known.put(KEY, TOPIC_ID, point, 0, 0, point, point)
+    known.write()
+    middle_cut_at_a_batch(life.segments[4])
+    end = life.end
+    for ended in ("power cut", "kill", "kill"):
+        logs = life._replace(ended=ended).open()
+        assert offsets(logs)[1] == end
+        put(logs, 9)
+        compact(logs)
+        logs.write_checkpoints()
+        end += 18
+
+
+@pytest.mark.parametrize("damage", MIDDLES)
+def test_kafka_and_lost_checkpoints_excuse_the_middle_for_good(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Kafka may have compacted the log. What the checks said of it before is no accusation later, either."""
+    for number, lose in enumerate((OURS, RECOVERY_POINTS)):
+        life = lived_compacted(tmp_path / f"log{number}", "stop")
+        damage(life.segments[2])
+        if lose == OURS:
+            (life.root / OURS).unlink()
+        else:
+            (life.root / RECOVERY_POINTS).write_bytes(format_checkpoint({KEY: life.end}))
+        for ended in ("stop", "kill", "stop"):
+            logs = life._replace(ended=ended).open()
+            assert offsets(logs)[1] == life.end
+            logs.write_checkpoints()
+
+
+def as_before(path: Path, size: int) -> None:
+    """A `.checks` as an earlier version wrote it."""
+    import struct
+
+    from penstock.pyx.record.crc import crc32c
+
+    body = path.read_bytes()[6:size]
+    path.write_bytes(struct.pack(">hI", 2, crc32c(body)) + body)
+
+
+def test_checks_of_an_earlier_version_accuse_nobody(tmp_path: Path) -> None:
+    life = lived_compacted(tmp_path / "log", "stop")
+    for path in life.folder.glob("*.checks"):
+        as_before(path, len(path.read_bytes()) - 8)
+        assert "following" not in next(iter(read_file(path)))
+    middle_gone(life.segments[2])
+    assert offsets(life.open()) == (0, life.end)
+    assert accept(life.folder) == []
+
+
+def test_a_sealed_segment_that_is_written_again_accuses_nobody(tmp_path: Path) -> None:
+    """The segments after it were lost, an operator knows: it grows, is sealed, and is compacted."""
+    life = lived_compacted(tmp_path / "log", "stop")
+    for path in life.segments[-2:]:
+        remove(path)
+    with pytest.raises(CorruptLogError):
+        life.open()
+    assert accept(life.folder)
+    for ended in ("kill", "stop", "kill"):
+        logs = life._replace(ended=ended).open()
+        put(logs, 7)
+        if ended == "stop":
+            logs.stop("t", 0)
+        else:
+            compact(logs)
+        logs.write_checkpoints()
+    assert offsets(life._replace(ended="kill").open())[1] == life.end + 3 * 14
