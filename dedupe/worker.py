@@ -30,6 +30,7 @@ from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.completion import to_its_end
 from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.identity import take_identity
@@ -340,6 +341,9 @@ class Worker:
 
     async def _commit(self, position: Position, *, alone: bool = False) -> None:
         """`alone`: without that of moved records, whose topic may be gone."""
+        await to_its_end(self._transact(position, alone))
+
+    async def _transact(self, position: Position, alone: bool) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
         if alone:

@@ -21,6 +21,7 @@ from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import Prepared, Refused, TooLarge, prepare, send
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.completion import to_its_end
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.identity import take_identity
@@ -188,6 +189,9 @@ class Worker:
         await self._commit_position(replace(self.position, stopped=stopped, stalled=stalled))
 
     async def _commit_position(self, position: Position) -> None:
+        await to_its_end(self._transact_position(position))
+
+    async def _transact_position(self, position: Position) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
         await self._sender.send_offsets(self.identity.group, {self.identity.into: (position.offset, position.metadata())})

@@ -26,6 +26,7 @@ stage        mirror and dedupe as processes: set out, go on, close
 job          the one file that describes a pipeline
 topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
+completion   what a stop lets come to its end: turns, commits
 patience     how long a command waits for a cluster: `--timeout`
 held         what the lanes of a process hold, and when nothing more is fetched
 standing     partitions that stand still: why, or that nobody says so

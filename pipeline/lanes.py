@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from penstock import log
 from penstock.errors import raise_for
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.completion import to_its_end
 from penstock.pipeline.failures import (
     TRANSIENT,
     OperatorNeeded,
@@ -36,7 +37,6 @@ QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
 TAKEN_OVER_SESSIONS = 5
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
-LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 
 
 class Worker(Protocol):
@@ -199,7 +199,7 @@ class Lane:
         """Let the worker do its turn with what `next` gave, which the lane holds until then."""
         slow = asyncio.get_running_loop().call_later(SLOW_TURN_S, self._share.set_slow, True)
         try:
-            await _to_its_end(self.worker.turn(pieces))
+            await to_its_end(self.worker.turn(pieces))
         finally:
             slow.cancel()
             self._share.set_slow(False)
@@ -455,7 +455,7 @@ class Lanes:
             await self._leave(lane)
         else:
             try:
-                await _to_its_end(self._keep(lane))
+                await to_its_end(self._keep(lane))
                 if not lane.stopped:
                     return
             except Fenced:
@@ -620,17 +620,3 @@ async def _wait(event: asyncio.Event, limit_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             await event.wait()
-
-
-async def _to_its_end(turn: Awaitable[None]) -> None:
-    """Await a turn; a cancelled one is given some time to finish, so that a clean stop leaves nothing open."""
-    task = asyncio.ensure_future(turn)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=LAST_TURN_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        raise
-    finally:
-        del task  # or it and its exception hold each other, and all that was fetched, until garbage is collected
