@@ -122,13 +122,15 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
     with _alone(data):
         checkpoints, topic_id = Checkpoints(str(data)), topic_id_in(folder) or bytes(16)
         clean = (data / CLEAN_SHUTDOWN).exists()
-        yield _look(folder, checkpoints.of(key, topic_id), clean), checkpoints, topic_id
+        exact = clean or checkpoints.knows_end(key, topic_id)
+        yield _look(folder, checkpoints.of(key, topic_id), clean, exact), checkpoints, topic_id
 
 
-def _look(folder: Path, known: Offsets, clean: bool) -> Lost:
+def _look(folder: Path, known: Offsets, clean: bool, exact: bool) -> Lost:
+    """What a folder lacks. clean: the last stop was. exact: the log ended where it is known to have ended, and not later."""
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
     following: list[Path | None] = [*segments[1:], None][: len(segments)]
-    found = [_corrupt_ranges(path, after, known, clean) for path, after in zip(segments, following, strict=True)]
+    found = [_corrupt_ranges(path, after, known, clean, exact) for path, after in zip(segments, following, strict=True)]
     found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
     damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
     first = int(segments[0].stem) if segments else known.log_end
@@ -177,13 +179,16 @@ def _alone(data: Path) -> Iterator[None]:
 
 
 def _corrupt_ranges(
-    path: Path, after: Path | None, known: Offsets, clean: bool
+    path: Path, after: Path | None, known: Offsets, clean: bool, exact: bool
 ) -> tuple[Path, list[CorruptRange], int]:
     """A segment, its damaged ranges, and where its bytes end that stay. The next segment says where its offsets have to end, or
-    what is known of the log's end."""
+    what is known of the log's end. An end that isn't exact is a checkpoint's: a batch after a hole stays above it, since its
+    offsets would be given again."""
     base_offset, dense = int(path.stem), known.first_dirty < 0
     following = -1 if after is None else int(after.stem)
-    ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end)
+    ranges, next_offset, epoch, good = corrupt_ranges(
+        str(path), base_offset, dense, following, known.log_end if exact else -1
+    )
     size = path.stat().st_size
     if not dense and following >= 0 and not ranges:
         lost = missing_from(path, next_offset, following, known, clean=clean)

@@ -232,6 +232,11 @@ class Checkpoints:
             known = NOTHING
         return known._replace(log_end=end) if end_of == topic_id and end > known.log_end else known
 
+    def knows_end(self, key: Key, topic_id: bytes) -> bool:
+        """Whether the slot of a log that wasn't opened yet says where it ended. Else it ended there or later."""
+        with self._lock:
+            return self._ends.get(key_of(*key), (b"", 0))[0] == topic_id
+
     def ends_before(self) -> dict[bytes, tuple[bytes, int]]:
         """Where the logs ended that weren't opened yet, by their slots (`read_ends`)."""
         with self._lock:
