@@ -108,6 +108,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(TESTS_AT_A_TIME) --dist 
 test: build
 	$(call install,$(APT_DEB) $(APT_DISKS))
 	@echo "the tests need Java and Maven and, the first time, the network (Apache Kafka, Spark, Ansible); make test-quick runs those that don't"
+	@PYTHONPATH=tests $(BIN)/python -m support.spark_classes
 	$(PYTEST) --durations=50 tests
 
 # The tests that need none of it.

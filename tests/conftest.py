@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,19 @@ def _uses_kafka(item: pytest.Item) -> bool:
 
 def _starts_jvms(item: pytest.Item) -> bool:
     return _uses_kafka(item) or any(item.get_closest_marker(name) for name in ("kafka", "spark"))
+
+
+def pytest_sessionstart() -> None:
+    """Give Ctrl-C its effect back: a shell that starts a run in the background lets all that it starts ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let Spark's JVMs share their classes."""
+    if item.get_closest_marker("spark") is not None and "SPARK_SUBMIT_OPTS" not in os.environ:
+        from support import spark_classes  # here, since tests without Spark need not have it
+
+        os.environ["SPARK_SUBMIT_OPTS"] = spark_classes.options()
 
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.

@@ -4,6 +4,7 @@ Processes
 - `harness`: a broker as a process on a free port, names that no other test uses, what a program printed
 - `kafka_jars`: Apache Kafka as a process, and its own programs
 - `class_archive`: classes that JVMs share, so that they start sooner
+- `spark_classes`: those of Spark, for its drivers
 - `kafka_fixtures`: the fixtures `apache_kafka` and `second_kafka`, nodes for a session, and `kafka_as`
 - `stages`: mirror, dedupe and the load as processes, started like a user would
 - `kcat`: kcat against a broker
