@@ -17,6 +17,7 @@ cdef enum NoteKind:
     NOTE_EPOCHS = 3                    # leader-epoch-checkpoint was wrong
     NOTE_CORRUPT_READ = 4              # a reader has come upon bytes at `position` that are no batch
     NOTE_CUT = 5                       # what was cut off at `position` is kept beside the segment
+    NOTE_CORRUPT_MESSAGE = 7           # a message of an old format, of the batch at `position`, can't be converted
     NOTE_GONE = 6                      # a file of it was removed: the partition is offline
 
 cdef struct Note:

@@ -22,7 +22,8 @@ from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
-    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_SNAPSHOT, Note,
+    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT,
+    NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_held, logset_remove, partition_new,
@@ -178,6 +179,11 @@ cdef dict _SENTENCES = {
         "{stem}.log holds no batch at byte {position}, where one was written: a fetch from there is answered "
         "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {quoted}`, which says what "
         "is lost",
+    ),
+    NOTE_CORRUPT_MESSAGE: (
+        logging.ERROR,
+        "{folder}: the message at offset {offset} (byte {position} of its segment) can't be read, and a fetch from "
+        "there is answered CORRUPT_MESSAGE. Restore the file; or let consumers go on after it",
     ),
     NOTE_CUT: (
         logging.WARNING,
@@ -530,7 +536,9 @@ cdef class LogTable(LogSetOwner):
         for i in range(notes.size()):
             level, sentence = _SENTENCES[notes[i].kind]
             stem = f"{folder}/{notes[i].offset:020d}"
-            sentence = sentence.format(folder=folder, quoted=quoted(folder), stem=stem, position=notes[i].position)
+            sentence = sentence.format(
+                folder=folder, quoted=quoted(folder), stem=stem, offset=notes[i].offset, position=notes[i].position
+            )
             _log.log(level, "%s", sentence)
             with self.lock:
                 self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT

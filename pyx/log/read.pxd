@@ -46,6 +46,9 @@ cdef int16_t partition_read_cached(
 ) noexcept nogil
 # The control plane is to find out which formats the segment of a range has, unless it is known.
 cdef void partition_ask_formats(Partition* p, const ReadResult* result) noexcept nogil
+# What a range begins with can't be converted, though the segment has a batch there. It is said once a segment, as in
+# partition_read.
+cdef void partition_tell_corrupt(Partition* p, const ReadResult* result) noexcept nogil
 cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment
 # Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is
 # appended to. Errors as above; KAFKA_STORAGE_ERROR: the index could not be read; OFFSET_OUT_OF_RANGE: retention has

@@ -7,7 +7,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.logstate cimport NOTE_CORRUPT_READ, LogState, note
+from penstock.pyx.log.logstate cimport NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
 from penstock.pyx.log.segment cimport (
@@ -225,6 +225,20 @@ cdef void partition_ask_formats(Partition* partition, const ReadResult* result) 
     pthread_mutex_lock(&p.lock)
     if s.formats == FORMATS_UNKNOWN and not s.corrupt and not s.doubted:
         s.doubted = True               # its proof walks it; what is known of it stays believed
+        atomic_store32(&p.doubted, 1)
+        tell_doubt(p)
+    pthread_mutex_unlock(&p.lock)
+
+
+cdef void partition_tell_corrupt(Partition* partition, const ReadResult* result) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef Segment* s = <Segment*>result.segment
+    if s == NULL:
+        return
+    pthread_mutex_lock(&p.lock)
+    if not s.corrupt_read and not p.stopped:
+        s.corrupt_read = True
+        note(&p.log, NOTE_CORRUPT_MESSAGE, result.first_offset, result.position)
         atomic_store32(&p.doubted, 1)
         tell_doubt(p)
     pthread_mutex_unlock(&p.lock)

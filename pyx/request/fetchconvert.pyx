@@ -3,10 +3,12 @@
 from libc.stdint cimport int8_t, int16_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.errorcodes cimport KAFKA_STORAGE_ERROR
+from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from penstock.pyx.log.files cimport dropped, made, read_at
 from penstock.pyx.log.pagecache cimport read_cached_at
-from penstock.pyx.log.read cimport partition_ask_formats, partition_read, read_release
+from penstock.pyx.log.read cimport (
+    partition_ask_formats, partition_read, partition_tell_corrupt, read_release,
+)
 from penstock.pyx.log.segment cimport FORMATS_NEW, FORMATS_UNKNOWN
 from penstock.pyx.record.batch cimport MAGIC_2, BatchHeader, batch_last_offset, batch_parse
 from penstock.pyx.record.convert cimport CONVERT_OPENED_ENOUGH_BYTES, convert_down
@@ -58,7 +60,15 @@ cdef void _give(FetchRange* r, vector[uint8_t]* out) noexcept nogil:
     r.read.length = <int64_t>out.size()
 
 
-cdef bint _convert_up(FetchRange* r, bint may_block, size_t* opened) noexcept nogil:
+cdef inline void _tell_corrupt(const FetchPartition* partition, const FetchRange* r) noexcept nogil:
+    """Clients hear of it by the error, the operator by the broker's log."""
+    if r.error == CORRUPT_MESSAGE:
+        partition_tell_corrupt(partition.partition, &r.read)
+
+
+cdef bint _convert_up(
+    const FetchPartition* partition, FetchRange* r, bint may_block, size_t* opened
+) noexcept nogil:
     """The range in batches of magic 2, if it has any others. False: it has to be read into memory first."""
     cdef vector[uint8_t] stored
     cdef vector[uint8_t]* out
@@ -71,6 +81,7 @@ cdef bint _convert_up(FetchRange* r, bint may_block, size_t* opened) noexcept no
         r.error = convert_up(stored.data(), whole.n, opened, out[0])
         if out.size():
             r.error = 0                               # the next fetch begins with the bad batch, and gets its error
+        _tell_corrupt(partition, r)
         _give(r, out)
     return True
 
@@ -98,6 +109,7 @@ cdef bint _convert_down(
         if out.size() or whole.n == 0:
             break
         r.error = error
+        _tell_corrupt(partition, r)
         if r.error:
             break
         max_bytes = <int32_t>r.read.length
@@ -115,7 +127,7 @@ cdef inline bint _convert_range(FetchJob* job, FetchRange* r, bint may_block, si
         return _convert_down(job, partition, r, may_block, opened)
     if r.read.formats == FORMATS_UNKNOWN:
         partition_ask_formats(partition.partition, &r.read)
-    return _convert_up(r, may_block, opened)
+    return _convert_up(partition, r, may_block, opened)
 
 
 cdef int32_t fetch_convert(FetchJob* job, bint may_block) noexcept nogil:

@@ -166,8 +166,9 @@ def test_aborted_transactions_are_listed_beside_what_was_converted(peer: Peer, n
     assert [raw.base_offset for raw in split(bytes(one.records or b"")) if raw.is_control] == [3]
 
 
+@pytest.mark.parametrize("version", [1, 12])
 def test_a_wrapper_that_cannot_be_read_is_an_error_of_its_own_fetch(
-    peer: Peer, folder: Path, new_topic: Callable[..., str]
+    peer: Peer, folder: Path, new_topic: Callable[..., str], version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic()
     put_old(topic, 1, 2)
@@ -179,8 +180,12 @@ def test_a_wrapper_that_cannot_be_read_is_an_error_of_its_own_fetch(
         path.with_suffix(beside).unlink(missing_ok=True)
     LOGS.lead(topic, topic_id(topic), 0, 0, str(folder), {}, True)
     assert [record.offset for record in seen(fetched(peer.ask(fetch(topic, 0, 12), 12, FetchResponse)))] == [0, 1]
-    one = fetched(peer.ask(fetch(topic, 2, 12), 12, FetchResponse))
-    assert one.error_code == ErrorCode.CORRUPT_MESSAGE
+    for _ in range(3):
+        one = fetched(peer.ask(fetch(topic, 2, version), version, FetchResponse))
+        assert one.error_code == ErrorCode.CORRUPT_MESSAGE
+        LOGS.prove_doubted()  # As the control plane does when it is woken.
+    lines = [line for line in caplog.messages if f"{topic}-0: the message at offset 2" in line]
+    assert len(lines) == 1, "said once"
 
 
 def test_cold_pages_are_read_by_the_pool(folder: Path, new_topic: Callable[..., str]) -> None:
