@@ -15,6 +15,7 @@ from penstock.broker.coordination.consumergroups.commits import fetch_refused
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -41,7 +42,7 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
         try:
             group = context.groups.look_up(request.group_id)
         except KafkaError as error:
-            return _refused(request, error.code)
+            return await _refused(request, error.code, call.turns)
         wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -61,18 +62,14 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
     return OffsetFetchResponse(groups=answers)
 
 
-def _refused(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+async def _refused(request: OffsetFetchRequest, code: int, turns: Turns) -> OffsetFetchResponse:
     """One error for all: of the answer, where its version has a place for it, and of each partition."""
-    topics = [
-        Topic(
-            name=topic.name,
-            partitions=[
-                Partition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in request.topics or ()
-    ]
+    topics = []
+    for asked in request.topics or ():
+        topics.append(topic := Topic(name=asked.name))
+        for index in asked.partition_indexes:
+            await turns.take()
+            topic.partitions.append(Partition(partition_index=index, committed_offset=-1, metadata="", error_code=code))
     return OffsetFetchResponse(topics=topics, error_code=code)
 
 

@@ -307,7 +307,11 @@ class NoTopics:
     def get(self, name: str) -> None:
         return None
 
-    look_up = get_by_id = by_path = get
+    get_by_id = by_path = get
+
+    def look_up(self, name: str) -> None:
+        if name == "refused":
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, name)
 
     def __iter__(self) -> Iterator[tuple[None, None]]:
         return iter(())
@@ -347,6 +351,8 @@ def long_lists() -> Iterator[tuple[Any, int]]:
     commits = [OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=i) for i in ONES]
     yield OffsetCommitRequest(topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=commits)]), 8
     yield OffsetFetchRequest(topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=ONES)]), 7
+    fetched = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=ONES)]
+    yield OffsetFetchRequest(group_id="refused", topics=fetched), 6
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=ONES)]
     yield OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=topics)]), 8
     yield CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=name) for name in NAMES]), 5
