@@ -57,7 +57,11 @@ def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
 def missing_from(path: Path, end: int, following: int, known: Offsets, *, clean: bool) -> int:
     """The first offset that a log with holes lacks between a segment's last batch and the next segment, as a start finds it
     (`_validate_chain` in recovery.pyx); `following` if nothing is known to be missing. end: where the segment's batches end.
-    clean: the last stop was. Raises OSError."""
+    clean: the last stop was. Raises OSError.
+
+    A segment that a compaction was putting others into tells nothing: the next start ends the swap, and judges then."""
+    if any(path.parent.glob(f"{path.stem}.*.swap")):
+        return following
     checks = path.with_suffix(".checks")
     row = next(iter(read_file(checks)), {}) if checks.exists() else {}
     noted = row.get("following", -1)

@@ -152,8 +152,11 @@ def _batch(raw: RawBatch, position: int) -> Row:
 
 
 def _control(raw: RawBatch) -> str:
-    """What a control batch is for: its first record's key says the type. Raises BatchError."""
-    (first, *_) = records(raw)
+    """What a control batch is for: its first record's key says the type, unless compaction kept its header alone. Raises
+    BatchError."""
+    first = next(iter(records(raw)), None)
+    if first is None:
+        return "emptied"
     if first.key is None or len(first.key) < CONTROL_KEY.size:
         return marker_type(raw)  # which says what is wrong
     (_, kind) = CONTROL_KEY.unpack_from(first.key)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +15,18 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
+from penstock import failpoints
 from penstock.broker.tools.logcommand import command
 from penstock.broker.tools.logfiles import read_file
 from penstock.broker.tools.logrepair import LOST, RepairError, accept, repair
+from penstock.pyx.compaction import cleaner
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import KAFKAS, OURS, RECOVERY_POINTS, Checkpoints, format_checkpoint
 from penstock.pyx.log.endslots import NAME as SLOTS
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
-from penstock.pyx.record.rawbatch import RawBatch, split
+from penstock.pyx.record.rawbatch import RawBatch, marker, split
 from support.compacted import keyed
 from support.logs import FLUSH_DUE_MS, NOW_MS, TOPIC_ID, batch
 
@@ -613,3 +616,68 @@ def test_a_sealed_segment_that_is_written_again_accuses_nobody(tmp_path: Path) -
             compact(logs)
         logs.write_checkpoints()
     assert offsets(life._replace(ended="kill").open())[1] == life.end + 3 * 14
+
+
+def swapped_life(root: Path, step: int) -> None:
+    """Two passes, the second of which merges many segments and is killed at a step of its swap."""
+    logs = LogManager()
+    logs.lead("t", TOPIC_ID, 0, 0, str(root), CONFIG | COMPACTED)
+    for passage in (1, 2):
+        for _ in range(12):
+            logs.append_client("t", 0, keyed([(b"same", b"v" * 100)]))
+        logs.flush("t", 0)
+        logs.flush_rolled(int(time.time() * 1000) + FLUSH_DUE_MS)
+        logs.write_checkpoints()
+        if passage == 2:
+            failpoints.arm(f"{cleaner.SWAPPING}=kill@{step}")
+        compact(logs)
+        logs.write_checkpoints()
+
+
+def test_tools_miss_nothing_while_a_swap_waits_for_its_end(tmp_path: Path) -> None:
+    """Segments whose records have gone into another one are removed before its name is: the next start ends that."""
+    seen = 0
+    for step in range(1, 100):
+        root = tmp_path / str(step)
+        root.mkdir()
+        if os.fork() == 0:
+            try:
+                swapped_life(root, step)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if (code := os.waitstatus_to_exitcode(os.wait()[1])) == 0:
+            break
+        assert code == -signal.SIGKILL
+        verified = CliRunner().invoke(command, ["verify", str(root)])
+        assert verified.exit_code == 0, (step, verified.output)
+        folder = root / "t-0"
+        assert accept(folder) == [] and repair(folder) == [], step
+        seen += any(folder.glob("*.swap"))
+        logs = LogManager()
+        logs.lead("t", TOPIC_ID, 0, 0, str(root), CONFIG | COMPACTED, False)
+        assert offsets(logs) == (0, 24)
+    else:
+        raise AssertionError("the swap has more steps")
+    assert seen > 10
+
+
+def test_a_marker_that_compaction_has_emptied_is_shown(tmp_path: Path) -> None:
+    """Its header stays where it is the last that its producer has written."""
+    logs = LogManager()
+    logs.lead("t", TOPIC_ID, 0, 0, str(tmp_path), CONFIG | COMPACTED)
+    logs.append_client("t", 0, keyed([(b"same", b"1")], producer=(77, 0, 0), transactional=True, timestamp_ms=NOW_MS))
+    logs.append("t", 0, marker(True, 77, 1, 0, NOW_MS))
+    for passage in range(7):
+        put(logs, 20)
+        logs.flush("t", 0)
+        logs.flush_rolled(int(time.time() * 1000) + FLUSH_DUE_MS)
+        first_dirty = logs.first_dirty("t", TOPIC_ID, 0)
+        done = Cleaner(Pace(), 1 << 20).compact(logs, "t", 0, first_dirty, NOW_MS + passage * 10**8, 0, 1000)
+        logs.compacted("t", TOPIC_ID, 0, done.first_dirty)
+    logs.write_checkpoints()
+    first = min((tmp_path / "t-0").glob("*.log"))
+    assert [raw.record_count for raw in split(first.read_bytes()) if raw.is_control] == [0]
+    assert CliRunner().invoke(command, ["verify", str(tmp_path)]).exit_code == 0
+    shown = CliRunner().invoke(command, ["dump", str(first)])
+    assert shown.exit_code == 0 and "emptied" in shown.output, shown.output
