@@ -59,7 +59,7 @@ def missing_from(path: Path, end: int, following: int, known: Offsets, *, clean:
     (`_validate_chain` in recovery.pyx); `following` if nothing is known to be missing. end: where the segment's batches end.
     clean: the last stop was. Raises OSError.
 
-    A segment that a compaction was putting others into tells nothing: the next start ends the swap, and judges then."""
+    A segment that a compaction was putting others into tells nothing: the next start ends the swap, and looks then."""
     if any(path.parent.glob(f"{path.stem}.*.swap")):
         return following
     checks = path.with_suffix(".checks")
