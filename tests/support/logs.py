@@ -13,6 +13,7 @@ from penstock.pyx.log.endslots import NAME
 from penstock.pyx.log.logmanager import LogManager, Offsets, Producer, UpkeepResult
 from penstock.pyx.log.logtable import Recovered
 from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import RawBatch, split
 
 LOGS = LogManager()
@@ -196,3 +197,9 @@ def index_entries(path: Path, form: str) -> list[tuple[int, ...]]:
     data = path.read_bytes()
     assert len(data) % struct.calcsize(form) == 0
     return list(struct.iter_unpack(form, data))
+
+
+def write_earlier_checks(path: Path, version: int) -> None:
+    """Cut a `.checks` down to version 1 or 2, as an earlier Penstock wrote it (checks.pxd)."""
+    body = path.read_bytes()[6 : {1: 82, 2: 83}[version]]
+    path.write_bytes(struct.pack(">hI", version, crc32c(body)) + body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import pytest
 
 from penstock.broker.tools.logfiles import read_file
 from penstock.errors import ErrorCode
-from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import Record, marker, records, split
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 from support.dataplane import Broker, Peer, batch, fetch, fetch_topic, fetched, lead, topic_id, transactional
-from support.logs import LOGS, NOW_MS
+from support.logs import LOGS, NOW_MS, write_earlier_checks
 from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, wrap
 from support.pagecache import drop_cache
 
@@ -218,12 +216,6 @@ def told(folder: Path, topic: str) -> list[object]:
     return [row["formats"] for row in rows]
 
 
-def before(path: Path) -> None:
-    """The `.checks` as a Penstock has written it that didn't know of formats."""
-    rest = path.read_bytes()[6:FORMATS_AT]
-    path.write_bytes(struct.pack(">hI", 1, crc32c(rest)) + rest)
-
-
 def reopen(folder: Path, topic: str, clean: bool = True) -> None:
     LOGS.lead(topic, topic_id(topic), 0, 0, str(folder), {"message_magic": 0, "segment_bytes": 1000}, clean)
 
@@ -241,7 +233,7 @@ def test_a_folder_is_read_right_from_the_first_fetch_on(
     assert told(folder, topic) == ["2", "some of 0 or 1", "2"]
     for path in checks(folder, topic):
         if source == "an older Penstock":
-            before(path)
+            write_earlier_checks(path, 1)  # which doesn't know of formats
             assert "not known" in told(folder, topic)
         elif source in ("Kafka", "a kill"):
             path.unlink()

@@ -28,7 +28,7 @@ from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import RawBatch, marker, split
 from support.compacted import keyed
-from support.logs import FLUSH_DUE_MS, NOW_MS, TOPIC_ID, batch
+from support.logs import FLUSH_DUE_MS, NOW_MS, TOPIC_ID, batch, write_earlier_checks
 
 CONFIG = {"segment_bytes": 300, "retention_ms": -1}
 KEY = ("t", 0)
@@ -579,20 +579,10 @@ def test_kafka_and_lost_checkpoints_excuse_the_middle_for_good(tmp_path: Path, d
             logs.write_checkpoints()
 
 
-def as_before(path: Path, size: int) -> None:
-    """A `.checks` as an earlier version wrote it."""
-    import struct
-
-    from penstock.pyx.record.crc import crc32c
-
-    body = path.read_bytes()[6:size]
-    path.write_bytes(struct.pack(">hI", 2, crc32c(body)) + body)
-
-
 def test_checks_of_an_earlier_version_accuse_nobody(tmp_path: Path) -> None:
     life = lived_compacted(tmp_path / "log", "stop")
     for path in life.folder.glob("*.checks"):
-        as_before(path, len(path.read_bytes()) - 8)
+        write_earlier_checks(path, 2)
         assert "following" not in next(iter(read_file(path)))
     middle_gone(life.segments[2])
     assert offsets(life.open()) == (0, life.end)
