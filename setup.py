@@ -28,7 +28,7 @@ MODULES: dict[str, list[str]] = {
     "log.validator": [],
     "record.columns": [],
     "record.rewrite": [],
-    "descriptors": [],
+    "linux.descriptors": [],
     "log.room": [],
     "log.endslots": [],
     "log.writeout": [],
@@ -81,9 +81,9 @@ MODULES: dict[str, list[str]] = {
     "net.acceptor": [],
     "net.reactor": [],
     "net.border": [],
-    "idplace": [],
-    "kernel": [],
-    "rocks": ["rocksdb"],
+    "ids.place": [],
+    "linux.kernel": [],
+    "ids.store": ["rocksdb"],
 }
 FLAGS = ["-O2", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-std=c++17"]
 # What Debian hardens its own packages with.

@@ -1,8 +1,9 @@
 """How many file descriptors the broker has, and what they are enough for.
 
-Connections and the files of logs share the process's limit; a part of it is kept in reserve (pyx/descriptors.pxd). A partition
-holds one descriptor for each of its segments that was used recently, as a rule one, and none when it is idle. Where there are
-too few, files are closed and opened again: so a broker may have more partitions than descriptors, but not any number.
+Connections and the files of logs share the process's limit; a part of it is kept in reserve (pyx/linux/descriptors.pxd). A
+partition holds one descriptor for each of its segments that was used recently, as a rule one, and none when it is idle. Where
+there are too few, files are closed and opened again: so a broker may have more partitions than descriptors, but not any
+number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx import descriptors
+from penstock.pyx.linux import descriptors
 
 PARTITIONS_A_FILE = 10
 """Partitions for each descriptor that logs may have: with more of them most appends would have to open a file."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock import log
-from penstock.pyx import kernel
+from penstock.pyx.linux import kernel
 
 TIME_SLICE_NS = 1_000_000
 _BLOCK_BYTES = 4096

@@ -43,7 +43,7 @@ from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.broker.upkeep.watch import Watch
 from penstock.errors import KafkaError
-from penstock.pyx.descriptors import counters as process_counters
+from penstock.pyx.linux.descriptors import counters as process_counters
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.net.border import DataPlane
 

@@ -6,15 +6,15 @@ reading order:
 command     `penstock dedupe`
 commands    `penstock dedupe accept`, `position` and its other sub-commands
 status      `penstock dedupe status`: where each partition stands, seen from any host
-asked       the stage of a pipeline's file, as those commands ask for it
-ways        the commands by which an operator goes on, as messages name them
+stageview   the stage of a pipeline's file, as those commands ask for it
+hints       the commands by which an operator goes on, as messages name them
 service     the stage as a process: a worker for each input partition
 worker      one input partition, deduplicated exactly once
 topics      the topics of a worker: which there are, and whether they are the same as before
 opening     batches opened a few at a time; those that can't be opened are set aside
 ids         where a record's id is: its key, a header, or a field of its value
 sift        which records go on: ids looked up, repeats left out, batches rebuilt
-moved       records that belong into another partition, on their way there
+movedtopic  records that belong into another partition, on their way there
 position    where a worker stands in its input, committed with its output
 repair      after a crash: ids that the output topic has and the store lacks
 folder      a worker's folder: one process at a time, one output topic

@@ -14,8 +14,9 @@ from penstock.dedupe.service import Dedupe
 from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
-from penstock.pipeline import job, stage
-from penstock.pipeline.commands.common import SET
+from penstock.pipeline import job
+from penstock.pipeline.options import SET
+from penstock.pipeline.stages import stage
 
 
 @click.group("dedupe", invoke_without_command=True)

@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 import click
 
 from penstock.dedupe import snapshot
-from penstock.dedupe.asked import Stage, both_topics, counts_differ, stage_command
 from penstock.dedupe.folder import StoreFolder, check_owner
 from penstock.dedupe.position import Position, identity
+from penstock.dedupe.stageview import Stage, both_topics, counts_differ, stage_command
 from penstock.dedupe.status import status
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
-from penstock.pipeline.batches import send
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.job import moved_topic
-from penstock.pipeline.quarantine import Quarantine, came, note
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.stages.batches import send
+from penstock.pipeline.stages.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.stages.quarantine import Quarantine, came, note
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import IO
 
 from penstock.dedupe.ids import IdSource
 from penstock.durable import replace_file, sync_folder
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages.failures import OperatorNeeded
 
 LOCK = "lock"
 OWNER = "belongs-to"

@@ -9,11 +9,11 @@ import json
 import time
 from dataclasses import asdict, dataclass, field, replace
 
-from penstock.dedupe import ways
-from penstock.pipeline import ranges
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.standing import short
+from penstock.dedupe import hints as ways
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.laggards import short
 
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
 

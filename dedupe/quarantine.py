@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.quarantine import came, chunks, encoded
-from penstock.pipeline.recordcount import records_of
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages.quarantine import came, chunks, encoded
+from penstock.pipeline.stages.recordcount import records_of
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import Columns
 from penstock.pyx.record.rawbatch import RawBatch

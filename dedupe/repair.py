@@ -7,19 +7,19 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import log
-from penstock.dedupe import ways
+from penstock.dedupe import hints
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
-from penstock.pyx.rocks import IdStore
 
 STABLE_PAUSE_S = 0.05
 STABLE_PATIENCE_S = 5.0  # of an open transaction in the output, before the lane has to begin again
@@ -35,7 +35,7 @@ class UnknownIds(OperatorNeeded):
 
     def __init__(self, offsets: str, tp: TopicPartition, why: str = "") -> None:
         super().__init__(
-            f"ids of output offsets {offsets} are unknown{why}: restore a snapshot that has them, or {ways.to_accept(tp)} if "
+            f"ids of output offsets {offsets} are unknown{why}: restore a snapshot that has them, or {hints.to_accept(tp)} if "
             "repeats of them may pass"
         )
         self.offsets = offsets
@@ -85,7 +85,7 @@ async def repair(
     if store.reaches_to > end:
         raise OperatorNeeded(
             f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "
-            f"at {end}: the topic was cut back; {ways.to_rebuild(tp)}"
+            f"at {end}: the topic was cut back; {hints.to_rebuild(tp)}"
         )
     unknown = committed.unknown_ids(store.complete_to, start)
     if unknown:

@@ -17,12 +17,12 @@ from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
 from penstock.hints import quoted
 from penstock.pipeline import job
-from penstock.pipeline.admin import TOPIC_RESOURCE
-from penstock.pipeline.failures import TRANSIENT, patiently
-from penstock.pipeline.ourtopics import make_topic
-from penstock.pipeline.quarantine import Quarantine
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE
 from penstock.pipeline.service import Replaced
-from penstock.pipeline.stage import FETCH_BYTES, Stage
+from penstock.pipeline.stages.failures import TRANSIENT, patiently
+from penstock.pipeline.stages.quarantine import Quarantine
+from penstock.pipeline.stages.stage import FETCH_BYTES, Stage
+from penstock.pipeline.stages.stagetopics import make_topic
 
 
 class Dedupe(Stage):

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.moved import by_home
+from penstock.dedupe.movedtopic import by_home
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.quarantine import records_aside
-from penstock.pipeline.batches import prepare
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pyx.idplace import homes
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages.batches import prepare
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pyx.ids.place import homes
+from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column, keep
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
-from penstock.pyx.rocks import IdStore
 
 WithoutId = Literal["pass", "stop", "quarantine"]
 Misplaced = Literal["move", "pass", "stop"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from penstock.dedupe.folder import DATABASE, OWNER, FolderError, StoreFolder, write_owner
 from penstock.durable import sync_folder
-from penstock.pyx.rocks import IdStore, RocksError
+from penstock.pyx.ids.store import IdStore, RocksError
 
 TRIES = 5
 PAUSE_S = 0.2

@@ -13,16 +13,17 @@ from typing import Any
 
 import click
 
-from penstock.dedupe import snapshot, ways
-from penstock.dedupe.asked import Stage, both_topics, counts_differ, stage_command
+from penstock.dedupe import hints as ways
+from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder
 from penstock.dedupe.position import Position
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.dedupe.stageview import Stage, both_topics, counts_differ, stage_command
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
-from penstock.pipeline.standing import LOOK_AGAIN_S, STATES, Ahead, look_ahead, quiet, silent_after_ms
-from penstock.pyx.rocks import RocksError
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.laggards import LOOK_AGAIN_S, STATES, Ahead, look_ahead, quiet, silent_after_ms
+from penstock.pyx.ids.store import RocksError
 
 Row = dict[str, Any]
 

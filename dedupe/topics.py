@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.dedupe import ways
+from penstock.dedupe import hints
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.hints import quoted
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
+from penstock.pipeline.stages.failures import OperatorNeeded
 
 
 def begin_again(topic: str) -> str:
@@ -80,12 +80,12 @@ class Topics:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
                 f"written so far), so what was written is gone; to dedupe the partition's input again stop the stage, "
-                f"{ways.to_set_aside(self._tp)}, {ways.to_delete(self._group, self._tp)}, and start it"
+                f"{hints.to_set_aside(self._tp)}, {hints.to_delete(self._group, self._tp)}, and start it"
             )
         if position.moved_id not in ("", found.moved_id):
             raise OperatorNeeded(
                 f"`{self._moved}` was {'recreated' if found.moved_id else 'deleted'}, so what was moved and not read "
-                f"yet is gone; {ways.to_move(self._tp)} says where to go on, once you know what is missing"
+                f"yet is gone; {hints.to_move(self._tp)} says where to go on, once you know what is missing"
             )
         self.check_count(position.partitions, found.partitions)
 

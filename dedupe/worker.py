@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
-from penstock.dedupe import moved, ways
+from penstock.dedupe import hints, movedtopic
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position, identity
@@ -27,22 +27,22 @@ from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.dedupe.topics import Found, Topics, check_id
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import Refused, TooLarge, prepare, send
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.completion import to_its_end
-from penstock.pipeline.failures import OperatorNeeded, StartsOver
-from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.identity import take_identity
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetched
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.job import moved_topic
-from penstock.pipeline.ourtopics import make_topic
-from penstock.pipeline.quarantine import Quarantine
-from penstock.pipeline.recordcount import records_of
-from penstock.pipeline.sourcelog import SourceLog
-from penstock.pipeline.standing import short
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.stages.batches import Refused, TooLarge, prepare, send
+from penstock.pipeline.stages.completion import to_its_end
+from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
+from penstock.pipeline.stages.identity import take_identity
+from penstock.pipeline.stages.laggards import short
+from penstock.pipeline.stages.quarantine import Quarantine
+from penstock.pipeline.stages.recordcount import records_of
+from penstock.pipeline.stages.sourcelog import SourceLog
+from penstock.pipeline.stages.stagetopics import make_topic
+from penstock.pyx.ids.store import IdStore, RocksError
 from penstock.pyx.record.columns import Column
-from penstock.pyx.rocks import IdStore, RocksError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Worker:
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
-        self._go_on = f"{ways.to_move(tp)} says where to go on"
+        self._go_on = f"{hints.to_move(tp)} says where to go on"
         self._topics = Topics(admin, tp, settings.output_topic, settings.group)
         self._input = self._read(tp, "input topic", settings.misplaced)
         # A record of INPUT.moved whose id belongs into yet another partition can't be moved once more: it stops the partition.
@@ -222,7 +222,7 @@ class Worker:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
                 f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic, or "
-                f"set it by {ways.to_move(self.tp)}"
+                f"set it by {hints.to_move(self.tp)}"
             )
         # How many there were changes with no turn, and of a busy stage's positions some are never stable.
         others = await self._admin.all_committed(self._settings.group, require_stable=False)
@@ -261,7 +261,7 @@ class Worker:
         async with self._storing:
             self._close_store()
             try:
-                self.folder.claim(owner(self.output, self.position.output_id, self._source), ways.to_rebuild(self.tp))
+                self.folder.claim(owner(self.output, self.position.output_id, self._source), hints.to_rebuild(self.tp))
                 store = await self._in_thread(self._open_store)
                 self._memory_since = time.monotonic()
                 begins_at = store.complete_to
@@ -280,7 +280,7 @@ class Worker:
     def _store_failed(self, error: RocksError) -> OperatorNeeded:
         return OperatorNeeded(
             f"the store failed: {error}; if the disk is full, make room and start again; if the database is damaged, "
-            f"{ways.to_rebuild(self.tp)}"
+            f"{hints.to_rebuild(self.tp)}"
         )
 
     async def start(self) -> dict[TopicPartition, int]:
@@ -400,7 +400,7 @@ class Worker:
     async def _make_moved_topic(self) -> None:
         settings, topic = self._settings, self._moved.tp[0]
         partitions = self._input.rules.partitions
-        configs = moved.configs(settings.max_batch_bytes, settings.retention_bytes)
+        configs = movedtopic.configs(settings.max_batch_bytes, settings.retention_bytes)
         await make_topic(self._admin, topic, partitions, configs)
         raise StartsOver(f"the first ids that belong into other partitions: they go there by way of `{topic}`")
 

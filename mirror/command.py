@@ -16,12 +16,12 @@ from penstock.mirror.decisions import Desk, Moved
 from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import status
-from penstock.pipeline import job, stage
-from penstock.pipeline.commands.common import PIPELINE_FILE, SET, Asked, timeout_option
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.patience import Patience
-from penstock.pipeline.standing import STATES
-from penstock.pipeline.topics import Topics
+from penstock.pipeline import job
+from penstock.pipeline.options import PIPELINE_FILE, SET, Asked, Patience, timeout_option
+from penstock.pipeline.stages import stage
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.laggards import STATES
+from penstock.pipeline.stages.topics import Topics
 
 BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what was decided.")
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.mirror.source import Source
-from penstock.pipeline.admin import EARLIEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.failures import TRANSIENT
-from penstock.pipeline.ourtopics import make_topic
+from penstock.pipeline.clients.admin import EARLIEST, TOPIC_RESOURCE, Admin
+from penstock.pipeline.stages.failures import TRANSIENT
+from penstock.pipeline.stages.stagetopics import make_topic
 
 TRAVEL = ("cleanup.policy", "retention.ms", "retention.bytes")  # where a source's topic has its own
 

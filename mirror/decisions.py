@@ -14,19 +14,20 @@ from typing import NamedTuple, Self
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.mirror.aside import Stretch
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
-from penstock.pipeline import job, ranges
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import send
-from penstock.pipeline.failures import OperatorNeeded, decided_alone
-from penstock.pipeline.patience import Patience
-from penstock.pipeline.quarantine import Quarantine, chunks, note
-from penstock.pipeline.sourcelog import SourceLog
-from penstock.pipeline.topics import Topics
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline import job
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.options import Patience
+from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages.batches import send
+from penstock.pipeline.stages.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.stages.quarantine import Quarantine, chunks, note
+from penstock.pipeline.stages.sourcelog import SourceLog
+from penstock.pipeline.stages.topics import Topics
 
 SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
 

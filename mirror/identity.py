@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.hints import quoted
-from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import MIRROR_GROUPS, mirror_identity
 
 

@@ -10,9 +10,9 @@ import json
 import time
 from dataclasses import dataclass, field, replace
 
-from penstock.pipeline import ranges
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.standing import fields_of, short
+from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.laggards import fields_of, short
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps no records for so long anyway

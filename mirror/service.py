@@ -20,11 +20,11 @@ from penstock.mirror.source import Source
 from penstock.mirror.target import Into
 from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
-from penstock.pipeline.failures import TRANSIENT, OperatorNeeded, patiently
-from penstock.pipeline.lanes import Lane, Lanes, Pace
 from penstock.pipeline.service import Replaced
-from penstock.pipeline.stage import Stage
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patiently
+from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
+from penstock.pipeline.stages.stage import Stage
+from penstock.pipeline.stages.topics import Topics
 
 MEETING_S = 3.0  # how long lanes wait to know whether their source is one that is refused
 

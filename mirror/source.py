@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from penstock import log
 from penstock.mirror.position import cluster_of
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import MIRROR_GROUPS
+from penstock.pipeline.stages.failures import OperatorNeeded
 
 
 class Source:

@@ -14,12 +14,12 @@ from penstock.config import Config
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
-from penstock.pipeline.patience import USUAL, Patience
-from penstock.pipeline.standing import LOOK_AGAIN_S, Ahead, look_ahead, quiet, silent_after_ms
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
+from penstock.pipeline.stages.laggards import LOOK_AGAIN_S, Ahead, look_ahead, quiet, silent_after_ms
+from penstock.pipeline.stages.topics import Topics
 
 CLIENT_ID = "penstock-mirror-status"
 Row = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
-from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.metadata import TopicInfo
 
 
 class Into:

@@ -18,15 +18,15 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import Prepared, Refused, TooLarge, prepare, send
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.completion import to_its_end
-from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.identity import take_identity
-from penstock.pipeline.sourcelog import SourceLog
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetched
+from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.stages.batches import Prepared, Refused, TooLarge, prepare, send
+from penstock.pipeline.stages.completion import to_its_end
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.identity import take_identity
+from penstock.pipeline.stages.sourcelog import SourceLog
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 FENCED = declare("mirror.fenced", "the identity is taken, nothing was read yet")

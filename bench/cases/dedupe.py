@@ -19,8 +19,8 @@ from penstock.bench.sides import PENSTOCK, WITHOUT, Broker
 from penstock.bench.stages import Output, Stage, penstock_stage, through
 from penstock.bench.world import MIB, World
 from penstock.dedupe.folder import StoreFolder
+from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column
-from penstock.pyx.rocks import IdStore
 from penstock.pyx.wire import requests
 
 ID_BYTES = 16

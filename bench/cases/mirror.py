@@ -16,9 +16,9 @@ from penstock.bench.mirrormaker import mirror_maker
 from penstock.bench.sides import KAFKA, MIRROR_MAKER, PENSTOCK, WITHOUT, Broker
 from penstock.bench.stages import Done, Output, Stage, penstock_stage, through
 from penstock.bench.world import GB, MIB, World
-from penstock.pipeline.admin import LATEST, Admin
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.sender import Sender
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.sender import Sender
 from penstock.pyx.wire import requests
 
 RECORD_BYTES = 1024

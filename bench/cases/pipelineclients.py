@@ -14,8 +14,8 @@ from penstock.bench.case import Case, Sample
 from penstock.bench.programs import ProgramError
 from penstock.bench.sides import CONFLUENT, PENSTOCK
 from penstock.bench.world import Skipped, World
-from penstock.pipeline.consumer import Consumer
-from penstock.pipeline.producer import Producer
+from penstock.pipeline.clients.consumer import Consumer
+from penstock.pipeline.clients.producer import Producer
 from penstock.pyx.wire import requests
 
 RECORD_BYTES = 100

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.pyx import descriptors
+from penstock.pyx.linux import descriptors
 from penstock.pyx.net.border import Closed, DataPlane
 
 CHECK_S = 1.0

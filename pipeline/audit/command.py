@@ -18,9 +18,8 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
 from penstock.pipeline.audit.snapshot import MovingError
-from penstock.pipeline.commands.common import PIPELINE_FILE, SET, timeout_option
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.patience import Patience
+from penstock.pipeline.options import PIPELINE_FILE, SET, Patience, timeout_option
 
 COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.fetcher import Fetched, Fetcher
-from penstock.pipeline.patience import USUAL, Patience
-from penstock.pipeline.ranges import Range
-from penstock.pipeline.recordcount import records_of, records_within
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetched, Fetcher
+from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.stages.ranges import Range
+from penstock.pipeline.stages.recordcount import records_of, records_within
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 BUCKET_MS = 600_000

@@ -18,9 +18,9 @@ from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot,
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
-from penstock.pipeline.patience import Patience
-from penstock.pipeline.ranges import Range
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.options import Patience
+from penstock.pipeline.stages.ranges import Range
+from penstock.pipeline.stages.topics import Topics
 
 Count = Callable[..., Awaitable[TopicCounts]]
 """`count_topic`, which knows whom to tell how far it is, and how long to wait for a cluster."""

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline import job, ranges, standing
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline import job
 from penstock.pipeline.audit.counts import CLIENT_ID, TopicCounts, stable_ends
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.patience import USUAL, Patience
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.stages import laggards, ranges
+from penstock.pipeline.stages.topics import Topics
 from penstock.pyx.record.rawbatch import RawBatch
 
 TRIES = 50
@@ -79,11 +80,11 @@ class Snapshot:
 
 def _mark(offset: int, metadata: str) -> Mark:
     """A position as far as it can be read: the counts say what follows from what it lacks."""
-    fields = standing.fields_of(metadata)
+    fields = laggards.fields_of(metadata)
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
     counters = {name: value for name, value in fields.items() if type(value) is int}
-    return Mark(offset, counters, known, standing.why_standing(fields))
+    return Mark(offset, counters, known, laggards.why_standing(fields))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

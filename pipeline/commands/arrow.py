@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.pipeline.consumer import PolledColumns
+from penstock.pipeline.clients.consumer import PolledColumns
 
 SCHEMA = pa.schema(
     [

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from penstock.config import Config, ConfigError, read_texts
-from penstock.pipeline import job, topics
-from penstock.pipeline.commands.common import PIPELINE_FILE, SET
+from penstock.pipeline import job
 from penstock.pipeline.etl import declared, places
 from penstock.pipeline.etl.night import time_zone
+from penstock.pipeline.options import PIPELINE_FILE, SET
+from penstock.pipeline.stages import topics
 
 WRONG = 2  # the exit code of every command for a wrong configuration
 

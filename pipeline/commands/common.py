@@ -2,127 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.table import Table
 
 from penstock.config import ConfigError, read_properties
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
-from penstock.output import Output
-from penstock.pipeline import properties
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.patience import TIMEOUT_S, USUAL, Patience
+from penstock.pipeline.clients import properties
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.options import Asked, Patience, timeout_option, with_options
 
 T = TypeVar("T")
-Row = Mapping[str, Any]
 
 DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-SAY_AFTER_S = 3.0
-WIDTH = 10_000
 MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds since 1970, or an age (-90s, -2h, -7d)"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the options that all commands share say."""
-
-    bootstrap: str
-    properties: Mapping[str, str]
-    as_json: bool
-    patience: Patience = USUAL
-
-    def given(self, **limits: float) -> dict[str, Any]:
-        """Client properties: the limits that `--timeout` sets, further ones (ms, `_` for `.`), and what the user gave."""
-        further = {name.replace("_", "."): round(limit) for name, limit in limits.items()}
-        return self.patience.limits() | further | dict(self.properties)
-
-    def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
-
-        async def run() -> T:
-            text = f"still waiting for {self.bootstrap}; Ctrl-C gives up"
-            saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
-            admin = Admin(self.bootstrap, **self.given())
-            try:
-                await admin.start(self.patience.contact_ms)
-                return await work(admin)
-            finally:
-                saying.cancel()
-                await admin.close()
-
-        try:
-            return asyncio.run(run())
-        except KafkaError as error:
-            raise click.ClickException(str(error)) from None
-
-    def show(self, rows: Sequence[Row], title: str = "") -> None:
-        """Rows as a table for people or, with --json, as a JSON list. Columns are the rows' keys."""
-        if self.as_json:
-            click.echo(json.dumps(list(rows), default=str))
-            return
-        if not rows:
-            click.echo(f"no {title}" if title else "nothing")
-            return
-        table = Table(box=None, pad_edge=False, title_justify="left")
-        for name in rows[0]:
-            number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(_text(value) for value in row.values()))
-        console = Output()
-        if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
-            console.width = WIDTH
-        console.print(table)
-
-    def say(self, text: str, **facts: object) -> None:
-        """What was done: a sentence for people, the facts for programs."""
-        click.echo(json.dumps(facts, default=str) if self.as_json else text)
-
-
-def _text(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, list | tuple):
-        return ",".join(str(one) for one in value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-PIPELINE_FILE = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
-)
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
-
-
-def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add `--timeout` to a command; it comes to it as `patience: Patience`."""
-    return click.option(
-        "--timeout", "patience", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
-        callback=lambda _context, _option, seconds: Patience(seconds),
-        help="Limit of each question to a cluster; a first contact has at most 5.",
-    )  # fmt: skip
-
-
-def with_options(outer: Callable[..., T], command: Callable[..., T], options: Sequence[Any]) -> Callable[..., T]:
-    """What calls a command, as click sees it: with the command's own name, help and options, and further ones."""
-    outer.__doc__ = command.__doc__
-    outer.__name__ = command.__name__
-    outer.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
-    for option in options:
-        outer = option(outer)
-    return outer
 
 
 def cluster(command: Callable[..., T]) -> Callable[..., T]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import (
+from penstock.pipeline.clients.admin import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     LOGGER_RESOURCE,
@@ -15,7 +15,8 @@ from penstock.pipeline.admin import (
     Admin,
     ConfigEntry,
 )
-from penstock.pipeline.commands.common import Asked, cluster, pairs, topic_counts
+from penstock.pipeline.commands.common import cluster, pairs, topic_counts
+from penstock.pipeline.options import Asked
 
 KINDS = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "logger": LOGGER_RESOURCE, "group": GROUP_RESOURCE}
 SOURCES = {

@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import MOMENTS, Asked, admin_only, chosen_partitions, cluster, moment
-from penstock.pipeline.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.commands.common import MOMENTS, admin_only, chosen_partitions, cluster, moment
+from penstock.pipeline.options import Asked
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.arrow import Table

@@ -9,20 +9,13 @@ from typing import Any
 import click
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.assignors import decode_assignment
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import (
-    MOMENTS,
-    Asked,
-    chosen_partitions,
-    cluster,
-    confirm_deletion,
-    moment,
-    time_text,
-)
-from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.assignors import decode_assignment
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.commands.common import MOMENTS, chosen_partitions, cluster, confirm_deletion, moment, time_text
 from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
+from penstock.pipeline.options import Asked
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
 

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import KafkaError
-from penstock.pipeline.commands.common import Asked, admin_only, cluster, pairs
-from penstock.pipeline.producer import Delivery, Producer
+from penstock.pipeline.clients.producer import Delivery, Producer
+from penstock.pipeline.commands.common import admin_only, cluster, pairs
+from penstock.pipeline.options import Asked
 
 UNDER_WAY_MAX = 10_000
 LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for

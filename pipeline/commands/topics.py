@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from penstock.errors import KafkaError
-from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
 from penstock.pipeline.commands.common import (
     MOMENTS,
-    Asked,
     chosen_partitions,
     cluster,
     confirm_deletion,
@@ -20,6 +19,7 @@ from penstock.pipeline.commands.common import (
     time_text,
     topic_counts,
 )
+from penstock.pipeline.options import Asked
 
 CONFIRMED = "penstock.configs.confirmed"
 

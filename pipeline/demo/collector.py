@@ -18,8 +18,8 @@ from typing import Any
 import click
 
 from penstock import failpoints
+from penstock.pipeline.clients.producer import Producer
 from penstock.pipeline.demo import flights
-from penstock.pipeline.producer import Producer
 
 CHUNK_EVENTS = 50
 ANSWER_NOT_SEEN = failpoints.declare("demo.answer_not_seen", "a chunk is stored, its answer not yet noted")

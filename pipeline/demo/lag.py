@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.errors import KafkaError
 from penstock.pipeline import job
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.demo.progress import Sample, Show
 
 PAUSE_S = 0.5

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
+from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.demo import flights
 from penstock.pipeline.demo.check import Verdict, compare
 from penstock.pipeline.demo.lag import watch

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from penstock.errors import KafkaError
-from penstock.pipeline import standing
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import TopicPartition
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.metadata import TopicInfo
-from penstock.pipeline.patience import Patience
+from penstock.pipeline.options import Patience
+from penstock.pipeline.stages import laggards
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
@@ -41,9 +41,9 @@ class Position(NamedTuple):
 
 
 def _position(offset: int, metadata: str) -> Position:
-    fields = standing.fields_of(metadata)
+    fields = laggards.fields_of(metadata)
     topic_id = fields.get("topic_id")
-    return Position(offset, topic_id if isinstance(topic_id, str) else "", standing.why_standing(fields))
+    return Position(offset, topic_id if isinstance(topic_id, str) else "", laggards.why_standing(fields))
 
 
 class ClusterView:

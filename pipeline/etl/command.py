@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from penstock import log
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
-from penstock.pipeline.commands.common import PIPELINE_FILE, SET, timeout_option
 from penstock.pipeline.etl.children import CHILDREN
 from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
 from penstock.pipeline.etl.cut import Clock
@@ -29,7 +28,7 @@ from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import LONGEST_PAUSE_S, Load, NotYet, Outcome, WhenIncomplete
 from penstock.pipeline.etl.night import YESTERDAY, Night, parse_night, parse_nights, time_zone
-from penstock.pipeline.patience import Patience
+from penstock.pipeline.options import PIPELINE_FILE, SET, Patience, timeout_option
 
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 

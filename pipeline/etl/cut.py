@@ -16,15 +16,15 @@ from zoneinfo import ZoneInfo
 from penstock import log
 from penstock.config import Config
 from penstock.pipeline import job
-from penstock.pipeline.admin import EARLIEST, LATEST
+from penstock.pipeline.clients.admin import EARLIEST, LATEST
+from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.clusterview import ANSWER_LIMIT, ClusterView, Offsets, Position, Unreachable
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import Status, TopicPartition
-from penstock.pipeline.metadata import TopicInfo
-from penstock.pipeline.patience import Patience
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.options import Patience
+from penstock.pipeline.stages.topics import Topics
 
 Clock = Literal["wall", "records"]
 

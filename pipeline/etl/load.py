@@ -32,7 +32,7 @@ from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.patience import Patience
+from penstock.pipeline.options import Patience
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")

@@ -5,8 +5,8 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.pyx.compaction.cleaning cimport Cleaning
+from penstock.pyx.linux.posix cimport timespec
 from penstock.pyx.log.segment cimport Segment
-from penstock.pyx.posix cimport timespec
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef struct Cleaned:

@@ -2,13 +2,13 @@
 
 from penstock.pyx.compaction.cleaning cimport CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE
 from penstock.pyx.compaction.pace cimport pace_take
-from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy
 from penstock.pyx.log.files cimport FILE_MODE, LOG_MAX_BYTES, write_at
 from penstock.pyx.log.index cimport IndexFile, index_write
 from penstock.pyx.log.segment cimport (
     segment_index_batch, segment_new, segment_reset_indexes, segment_seal, segment_write_cleaned_checks,
 )
-from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy
 from penstock.pyx.record.codec cimport bytes_grow
 
 cdef int cleaned_begin(Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out) noexcept nogil:

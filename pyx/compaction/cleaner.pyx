@@ -26,7 +26,11 @@ from penstock.pyx.compaction.cleansegments cimport clean_segments
 from penstock.pyx.compaction.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
 from penstock.pyx.compaction.pace cimport Pace
 from penstock.pyx.compaction.txntrack cimport AbortSpan, track_begin
-from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport (
+    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, fstat, pthread_mutex_lock,
+    pthread_mutex_unlock, stat, usleep,
+)
 from penstock.pyx.log.files cimport dropped, made, ms_of, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig, config_compacts
@@ -43,10 +47,6 @@ from penstock.pyx.log.swap cimport FileStep, swap_again, swap_step, swap_steps, 
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.log.txnindex cimport (
     TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
-)
-from penstock.pyx.posix cimport (
-    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, fstat, pthread_mutex_lock,
-    pthread_mutex_unlock, stat, usleep,
 )
 from penstock.pyx.record.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
 from penstock.pyx.record.endian cimport get_i64

@@ -14,7 +14,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.compaction.offsetmap cimport OffsetMap
 from penstock.pyx.compaction.pace cimport CleanPace
 from penstock.pyx.compaction.txntrack cimport TxnTrack
-from penstock.pyx.posix cimport ENOMEM
+from penstock.pyx.linux.posix cimport ENOMEM
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_OFFSET, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, CHECK_STORED, BatchHeader, batch_check, batch_last_offset,
 )

@@ -11,11 +11,11 @@ from penstock.pyx.compaction.cleaning cimport (
 from penstock.pyx.compaction.offsetmap cimport offsetmap_get
 from penstock.pyx.compaction.pace cimport pace_take
 from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
+from penstock.pyx.linux.posix cimport ENOMEM, fstat, memcpy, stat, timespec
 from penstock.pyx.log.files cimport later_ms, ms_of
 from penstock.pyx.log.segment cimport (
     WALK_BATCH, WALK_END, LogWalk, segment_index_abort, segment_open, walk_begin, walk_next,
 )
-from penstock.pyx.posix cimport ENOMEM, fstat, memcpy, stat, timespec
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_RECORDS, CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_is_control, batch_last_offset, batch_parse, batch_payload, batch_write_header, record_create_time,

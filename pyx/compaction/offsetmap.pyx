@@ -2,8 +2,8 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
-from penstock.pyx.posix cimport ENOMEM, calloc, free, getrandom, memcpy
-from penstock.pyx.siphash cimport siphash64, siphash128
+from penstock.pyx.ids.siphash cimport siphash64, siphash128
+from penstock.pyx.linux.posix cimport ENOMEM, calloc, free, getrandom, memcpy
 
 cdef enum:
     FIRST_SLOTS = 1024

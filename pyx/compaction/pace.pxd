@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.linux.posix cimport pthread_mutex_t
 
 cdef struct CleanPace:
     pthread_mutex_t lock

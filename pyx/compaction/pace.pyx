@@ -1,6 +1,6 @@
 """The pace of cleaners; see pace.pxd."""
 
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     CLOCK_MONOTONIC, atomic_load32, atomic_store32, clock_gettime, nanosleep, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, timespec,
 )

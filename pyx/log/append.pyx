@@ -9,6 +9,9 @@ from penstock.pyx.errorcodes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
+from penstock.pyx.linux.posix cimport (
+    atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.log.endslots cimport note_end
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
@@ -31,9 +34,6 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.log.upkeep cimport flush_until, roll
 from penstock.pyx.log.validator cimport (
     VALIDATE_TOO_MUCH_WORK, Validated, place_validated, stamp_validated, validate_records,
-)
-from penstock.pyx.posix cimport (
-    atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.record.batch cimport (
     MARKER_COMMIT, BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type,

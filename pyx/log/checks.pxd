@@ -21,10 +21,10 @@ believes the chain below the recovery point only: the .log files there were sync
 from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, unlink
 from penstock.pyx.log.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.log.index cimport IndexSum
-from penstock.pyx.posix cimport O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, unlink
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i64, get_u32, put_i16, put_i64, put_u32
 

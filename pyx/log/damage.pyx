@@ -5,13 +5,13 @@ from collections import namedtuple
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport (
+    O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, errno, fsync, memcmp, open, snprintf, unlink,
+)
 from penstock.pyx.log.files cimport FILE_MODE, read_at, sync_folder, write_at
 from penstock.pyx.log.index cimport RELATIVE_MAX
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, walk_begin, walk_next
-from penstock.pyx.posix cimport (
-    O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, errno, fsync, memcmp, open, snprintf, unlink,
-)
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, BATCH_OK, CHECK_STORED, MAGIC_AT, RECORDS_AT, BatchHeader, batch_check, batch_check_header,
     batch_last_offset, batch_parse_header,

@@ -25,7 +25,7 @@ a slot that stays behind. SIGBUS of other addresses goes to the handler that was
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.posix cimport atomic_store64
+from penstock.pyx.linux.posix cimport atomic_store64
 
 # The mapped chunks of one folder.
 cdef struct EndChunks:

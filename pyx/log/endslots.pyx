@@ -11,11 +11,11 @@ from pathlib import Path
 
 from penstock import log
 from penstock.durable import boot_id
-from penstock.pyx.log.files cimport dropped, made
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, atomic_store64, atomic_swap64, memcmp, memcpy, mmap, munmap,
 )
-from penstock.pyx.posix cimport errno as os_errno
+from penstock.pyx.linux.posix cimport errno as os_errno
+from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.record.crc import crc32c
 
 NAME = "penstock-log-ends"

@@ -15,8 +15,8 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport ENOENT, snprintf, strtoll
 from penstock.pyx.log.files cimport read_whole, replace_whole
-from penstock.pyx.posix cimport ENOENT, snprintf, strtoll
 
 cdef struct EpochEntry:
     int32_t epoch

@@ -4,8 +4,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from penstock.pyx.descriptors cimport open_file
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport (
     CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT, O_DIRECTORY,
     O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, pread, pwrite, pwritev, rename, stat,
     timespec, unlink,

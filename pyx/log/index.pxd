@@ -20,12 +20,12 @@ says that it is something else, and that the headers of the segment's batches ha
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.descriptors cimport open_file
-from penstock.pyx.log.files cimport FILE_MODE, read_whole, write_at
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport (
     ENOENT, MAP_FAILED, MAP_SHARED, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY, PROT_READ, close, errno, fdatasync, fstat,
     ftruncate, mmap, munmap, stat, unlink,
 )
+from penstock.pyx.log.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i32, put_i32
 

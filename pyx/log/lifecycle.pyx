@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from penstock.pyx.linux.posix cimport EIO, atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.log.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.log.files cimport sync_folder, wall_ms
@@ -18,7 +19,6 @@ from penstock.pyx.log.segment cimport (
     segment_close_idle, segment_give_back, segment_hold_indexes, segment_last_time, segment_write_checks,
 )
 from penstock.pyx.log.upkeep cimport choose_jitter, flush_log
-from penstock.pyx.posix cimport EIO, atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 
 cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:
     """A partition whose folder is there, recovered and ready. 0 or errno."""

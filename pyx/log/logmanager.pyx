@@ -10,8 +10,12 @@ from libcpp.vector cimport vector
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.descriptors cimport set_close_files
 from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
+from penstock.pyx.linux.descriptors cimport set_close_files
+from penstock.pyx.linux.posix cimport (
+    ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
+    pthread_mutex_unlock, syncfs,
+)
 from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.endslots import NAME, slots_lost
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
@@ -35,10 +39,6 @@ from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
 from penstock.pyx.log.upkeep cimport (
     BY_BYTES, BY_LOG_START, BY_TIME, Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred,
     prepare_log_sync, remove_expired, upkeep_log,
-)
-from penstock.pyx.posix cimport (
-    ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
-    pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.record.batch cimport BatchHeader, batch_parse
 

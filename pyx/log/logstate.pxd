@@ -4,10 +4,10 @@ from libc.stdint cimport int64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport atomic_add64
 from penstock.pyx.log.epochs cimport EpochCache
 from penstock.pyx.log.producerstate cimport ProducerStates
 from penstock.pyx.log.segment cimport Segment
-from penstock.pyx.posix cimport atomic_add64
 
 # What an operator should hear.
 cdef enum NoteKind:

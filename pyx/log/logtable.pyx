@@ -15,6 +15,10 @@ from pathlib import Path
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
+from penstock.pyx.linux.posix cimport (
+    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
+    pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, Damage
 from penstock.pyx.log.endslots cimport EndSlots
@@ -29,16 +33,12 @@ from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_held, logset_remove, partition_new,
     partition_release, partition_retain, wake_reactors,
 )
+from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
     raise_last_stable_offset, write_epochs,
 )
-from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.recovery cimport RecoveryReport
-from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
-    pthread_mutex_lock, pthread_mutex_unlock,
-)
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")

@@ -3,13 +3,13 @@
 from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.descriptors cimport FILES_BUSY
+from penstock.pyx.linux.descriptors cimport FILES_BUSY
+from penstock.pyx.linux.posix cimport (
+    atomic_load32, pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+)
 from penstock.pyx.log.partition cimport Partition, partitions_visit
 from penstock.pyx.log.partitionlog cimport PartitionLog, log_of
 from penstock.pyx.log.segment cimport Segment, segment_close_file
-from penstock.pyx.posix cimport (
-    atomic_load32, pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
-)
 
 cdef enum:
     CLOSED_PART = 8                    # of the open files, an eighth is closed at once

@@ -7,31 +7,10 @@ cachestat is called first (Linux 6.5 on); an older kernel can't answer it, and p
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from penstock.pyx.linux.posix cimport (
+    EAGAIN, EINTR, EOPNOTSUPP, RWF_NOWAIT, cached_pages, errno, getpagesize, iovec, preadv2,
+)
 from penstock.pyx.log.files cimport read_at
-from penstock.pyx.posix cimport EAGAIN, EINTR, EOPNOTSUPP, RWF_NOWAIT, errno, getpagesize, iovec, preadv2
-
-cdef extern from *:
-    """
-    #ifndef PENSTOCK_CACHESTAT
-    #define PENSTOCK_CACHESTAT
-    #include <stdint.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    #ifndef SYS_cachestat
-    #define SYS_cachestat 451  /* everywhere; headers before Linux 6.5 don't have it */
-    #endif
-    static inline int cached_pages(int fd, uint64_t position, uint64_t n, uint64_t* pages, uint64_t* unwritten) {
-        struct { uint64_t position, n; } range = {position, n};
-        struct { uint64_t cached, dirty, writeback, evicted, recently_evicted; } found;
-        if (syscall(SYS_cachestat, fd, &range, &found, 0) != 0) return -1;
-        *pages = found.cached;
-        *unwritten = found.dirty + found.writeback;
-        return 0;
-    }
-    #endif
-    """
-    # -1: this kernel has no cachestat, or doesn't allow it.
-    int cached_pages(int fd, uint64_t position, uint64_t n, uint64_t* pages, uint64_t* unwritten) noexcept nogil
 
 cdef enum CacheState:
     CACHE_UNKNOWN = 0

@@ -17,7 +17,7 @@ through a ReadResult until read_release.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.posix cimport memcmp
+from penstock.pyx.linux.posix cimport memcmp
 
 cdef enum:
     ISOLATION_UNCOMMITTED = 0          # Fetch's isolation_level: up to the high watermark

@@ -5,18 +5,18 @@ from libc.stdint cimport int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
+from penstock.pyx.linux.posix cimport (
+    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock,
+    pthread_rwlock_unlock, pthread_rwlock_wrlock,
+)
 from penstock.pyx.log.epochs cimport epochs_end
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.log.logconfig cimport config_flushes
 from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.segment cimport segment_release
-from penstock.pyx.posix cimport (
-    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
-    pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock,
-    pthread_rwlock_unlock, pthread_rwlock_wrlock,
-)
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 

@@ -12,6 +12,10 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport (
+    ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock,
+    pthread_mutex_t, pthread_mutex_unlock,
+)
 from penstock.pyx.log.endslots cimport EndChunks, EndSlot, release_chunks
 from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
 from penstock.pyx.log.files cimport dropped
@@ -20,10 +24,6 @@ from penstock.pyx.log.logstate cimport NOTE_GONE, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
 from penstock.pyx.log.producerstate cimport producers_first_open
 from penstock.pyx.log.segment cimport DeletedFile, Segment
-from penstock.pyx.posix cimport (
-    ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock,
-    pthread_mutex_t, pthread_mutex_unlock,
-)
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 cdef enum FolderSpace:

@@ -8,9 +8,9 @@ from libcpp.vector cimport vector
 from penstock.pyx.errorcodes cimport (
     INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OUT_OF_ORDER_SEQUENCE_NUMBER, TRANSACTION_COORDINATOR_FENCED,
 )
+from penstock.pyx.linux.posix cimport atomic_add64, memmove, stat, stat_path, unlink
 from penstock.pyx.log.files cimport read_whole, replace_whole, sync_file
 from penstock.pyx.log.origin cimport ADDED, MARKER, REPLICA, Origin, from_client
-from penstock.pyx.posix cimport atomic_add64, memmove, stat, stat_path, unlink
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32

@@ -3,6 +3,9 @@
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport (
+    EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.log.files cimport read_whole
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_is_right, index_sum
 from penstock.pyx.log.logstate cimport NOTE_CORRUPT_BATCH, NOTE_REBUILT, LogState, note
@@ -17,9 +20,6 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.log.txnindex cimport (
     TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
-)
-from penstock.pyx.posix cimport (
-    EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.record.batch cimport MARKER_ABORT, BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
 from penstock.pyx.record.endian cimport get_i32, get_i64

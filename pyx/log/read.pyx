@@ -5,6 +5,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
+from penstock.pyx.linux.posix cimport atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, LogState, note
@@ -17,7 +18,6 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.log.txnindex cimport (
     TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
 )
-from penstock.pyx.posix cimport atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader
 from penstock.pyx.record.endian cimport get_i64
 

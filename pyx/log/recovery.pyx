@@ -6,7 +6,11 @@ from libcpp.algorithm cimport binary_search, sort
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.linux.descriptors cimport open_file
+from penstock.pyx.linux.posix cimport (
+    DIR, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, ftruncate, opendir, readdir, rename, stat,
+    stat_path, strlen, strncmp, unlink,
+)
 from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
 from penstock.pyx.log.checks cimport Checks, checks_read
 from penstock.pyx.log.damage cimport (
@@ -34,10 +38,6 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.log.swap cimport swap_recover
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
 from penstock.pyx.log.txnindex cimport TXNINDEX_ENTRY
-from penstock.pyx.posix cimport (
-    DIR, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, ftruncate, opendir, readdir, rename, stat,
-    stat_path, strlen, strncmp, unlink,
-)
 from penstock.pyx.record.batch cimport (
     CHECK_STORED, MARKER_COMMIT, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )

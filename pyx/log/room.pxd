@@ -23,8 +23,8 @@ behind the end.
 from libc.stdint cimport int64_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport iovec
 from penstock.pyx.log.files cimport LOG_MAX_BYTES
-from penstock.pyx.posix cimport iovec
 
 cdef enum:
     ROOM_BYTES = 256 << 10             # zeros behind the batches go to a multiple of this

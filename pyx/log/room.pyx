@@ -4,11 +4,11 @@ import os
 import re
 from libc.stdint cimport uint8_t
 
-from penstock.pyx.log.files cimport read_at
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, XFS_SUPER_MAGIC, errno, fallocate, fstatfs, ftruncate, memcmp, pwritev,
     statfs,
 )
+from penstock.pyx.log.files cimport read_at
 
 cdef enum:
     RESERVE_SHARE = 2                  # of what was appended since the file had no room

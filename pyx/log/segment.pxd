@@ -22,9 +22,9 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport iovec, pthread_mutex_t
 from penstock.pyx.log.index cimport IndexFile
 from penstock.pyx.log.room cimport Room
-from penstock.pyx.posix cimport iovec, pthread_mutex_t
 from penstock.pyx.record.batch cimport BatchHeader
 
 # Which formats the batches of a segment have. A fetch of today's clients looks into ranges that may have older ones.

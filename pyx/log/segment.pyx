@@ -2,7 +2,14 @@
 
 from libc.stdint cimport INT64_MAX
 
-from penstock.pyx.descriptors cimport open_file, spare_descriptors
+from penstock.pyx.linux.descriptors cimport open_file, spare_descriptors
+from penstock.pyx.linux.posix cimport (
+    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
+    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, atomic_store64,
+    close, errno, fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_trylock, pthread_mutex_unlock, rename, snprintf, stat, stat_path, strlen, strncmp, sync_file_range,
+    unlink,
+)
 from penstock.pyx.log.checks cimport Checks, checks_read, checks_write
 from penstock.pyx.log.files cimport FILE_MODE, dropped, is_shortage, made, ms_of, read_at, sync_file, write_pieces_at
 from penstock.pyx.log.index cimport (
@@ -13,13 +20,6 @@ from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor, timeindex_last
 from penstock.pyx.log.txnindex cimport txnindex_add
-from penstock.pyx.posix cimport (
-    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
-    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, atomic_store64,
-    close, errno, fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_trylock, pthread_mutex_unlock, rename, snprintf, stat, stat_path, strlen, strncmp, sync_file_range,
-    unlink,
-)
 from penstock.pyx.record.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, RECORDS_AT, BatchHeader,
     RecordView, batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time,

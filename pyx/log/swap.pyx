@@ -2,6 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from penstock.pyx.linux.posix cimport (
+    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename,
+    stat, unlink,
+)
 from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
 from penstock.pyx.log.checks cimport Checks, checks_read
 from penstock.pyx.log.damage cimport LOG_CORRUPT, Damage
@@ -10,10 +14,6 @@ from penstock.pyx.log.index cimport RELATIVE_MAX
 from penstock.pyx.log.segment cimport (
     HEADERS_CHUNK, WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, segment_named_offset, segment_stem, walk_begin,
     walk_next,
-)
-from penstock.pyx.posix cimport (
-    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename,
-    stat, unlink,
 )
 from penstock.pyx.record.batch cimport CHECK_STORED, BatchHeader, batch_check, batch_last_offset
 

@@ -3,6 +3,10 @@
 from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport (
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
+    pthread_mutex_lock, pthread_mutex_unlock, stat,
+)
 from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, later_ms, sync_folder
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.partition cimport Partition, wake_reactors
@@ -17,10 +21,6 @@ from penstock.pyx.log.segment cimport (
     Segment, empty_trash, segment_close_idle, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
     segment_last_time, segment_new, segment_newest_ms, segment_open, segment_prepare_sync, segment_release,
     segment_reset_indexes, segment_retain, segment_retire, segment_seal, segment_write_out,
-)
-from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
-    pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
 from penstock.pyx.record.crc cimport crc32c_update
 

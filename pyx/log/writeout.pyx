@@ -3,7 +3,7 @@
 import os
 from libc.stdint cimport int64_t
 
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     EINVAL, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, errno,
     sync_file_range,
 )

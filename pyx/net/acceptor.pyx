@@ -2,18 +2,18 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from penstock.pyx.descriptors cimport connection_may_come, in_reserve
+from penstock.pyx.linux.descriptors cimport connection_may_come, in_reserve
+from penstock.pyx.linux.posix cimport (
+    AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, calloc, close, errno,
+    inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
+    socklen_t, strncmp,
+)
 from penstock.pyx.net.admission cimport PEER_BYTES, admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.net.closures cimport CLOSED_ADDRESS_LIMIT, closures_note
 from penstock.pyx.net.connection cimport connection_open
 from penstock.pyx.net.counters cimport counters_closed
 from penstock.pyx.net.mailbox cimport MAIL_SOCKET, Mail, mail_post
 from penstock.pyx.net.plane cimport ACCEPTS_MAX, Reactor
-from penstock.pyx.posix cimport (
-    AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, calloc, close, errno,
-    inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
-    socklen_t, strncmp,
-)
 
 cdef enum:
     ACCEPT_AGAIN_MS = 100

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
-from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.linux.posix cimport pthread_mutex_t
 
 cdef enum:
     LISTENERS_MAX = 16

@@ -3,11 +3,11 @@
 from cython.operator cimport dereference as at
 from libc.stdint cimport INT32_MAX
 
-from penstock.pyx.log.files cimport dropped, made
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, strlen,
 )
+from penstock.pyx.log.files cimport dropped, made
 
 cdef enum:
     WHOLE = 1000                      # a connection in a rate's count

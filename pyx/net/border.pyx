@@ -11,6 +11,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from typing import NamedTuple
 
+from penstock.pyx.linux.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.net.closures cimport CLOSURES_KEPT, DETAIL_BYTES, Closure, Reason, closures_take
@@ -30,7 +31,6 @@ from penstock.pyx.net.plane cimport (
 from penstock.pyx.net.reactor cimport reactor_loop
 from penstock.pyx.net.requests cimport produce_reason, requests_describe
 from penstock.pyx.net.workers cimport workers_clear, workers_free, workers_loop, workers_new, workers_stop
-from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CORRELATION_AT, Reader, RequestHead, Slice, Writer, read_head, read_string, reader_start, write_i32,

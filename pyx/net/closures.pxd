@@ -4,8 +4,8 @@ takes them and logs them (broker/upkeep/watch.py). More than CLOSURES_KEPT are c
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from penstock.pyx.linux.posix cimport pthread_mutex_t
 from penstock.pyx.net.admission cimport PEER_BYTES
-from penstock.pyx.posix cimport pthread_mutex_t
 
 cdef enum:
     CLOSURES_KEPT = 256

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from penstock.pyx.net.admission cimport PEER_BYTES
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     memcpy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, snprintf, strncmp,
 )
+from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.record.endian cimport get_i32
 from penstock.pyx.record.frame cimport SIZE_BYTES
 

@@ -18,9 +18,9 @@ The threads have nice 19: of a full processor they get next to nothing, which st
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.net.transport cimport Transport
-from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
     READER_THREADS_A_FOLDER = 2

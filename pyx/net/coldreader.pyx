@@ -2,15 +2,15 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from penstock.pyx.net.transport cimport (
-    transport_close, transport_is_open, transport_room, transport_send, transport_send_file, transport_share,
-    transport_unsent, transport_wait,
-)
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     EAGAIN, EINTR, EINVAL, EIO, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POSIX_FADV_RANDOM,
     block_signals, calloc, close, errno, fcntl, free, give_way, memset, off_t, open, posix_fadvise, posix_memalign,
     pread, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf,
+)
+from penstock.pyx.net.transport cimport (
+    transport_close, transport_is_open, transport_room, transport_send, transport_send_file, transport_share,
+    transport_unsent, transport_wait,
 )
 from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 

@@ -2,6 +2,10 @@
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport (
+    EPOLL_CTL_ADD, atomic_load32, atomic_store32, calloc, close, free, memcpy, memset, pthread_mutex_lock,
+    pthread_mutex_unlock, realloc,
+)
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.net.closures cimport DETAIL_BYTES, Reason, closures_tell_size
 from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_HELD, SERVE_STALLED, Served
@@ -21,10 +25,6 @@ from penstock.pyx.net.requests cimport (
 )
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
-from penstock.pyx.posix cimport (
-    EPOLL_CTL_ADD, atomic_load32, atomic_store32, calloc, close, free, memcpy, memset, pthread_mutex_lock,
-    pthread_mutex_unlock, realloc,
-)
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release

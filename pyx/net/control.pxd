@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
+from penstock.pyx.linux.posix cimport pthread_mutex_t
 from penstock.pyx.net.admission cimport PEER_BYTES
-from penstock.pyx.posix cimport pthread_mutex_t
 
 # What became of a frame, or of a wish for memory.
 cdef enum Served:

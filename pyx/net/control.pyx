@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from penstock.pyx.net.admission cimport PEER_BYTES
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write, free, malloc, memcpy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock,
 )
+from penstock.pyx.net.admission cimport PEER_BYTES
 
 cdef bint queue_open(ControlQueue* q) noexcept nogil:
     pthread_mutex_init(&q.lock, NULL)

@@ -2,6 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from penstock.pyx.linux.posix cimport (
+    EAGAIN, EINTR, atomic_add32, atomic_add64, atomic_load32, atomic_load64, atomic_store32, atomic_swap32, errno, free,
+    memcpy, memmove, realloc,
+)
 from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.mailbox cimport mailbox_wake
 from penstock.pyx.net.plane cimport (
@@ -10,10 +14,6 @@ from penstock.pyx.net.plane cimport (
     connection_fault, connection_is_ready,
 )
 from penstock.pyx.net.transport cimport transport_receive
-from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, atomic_add32, atomic_add64, atomic_load32, atomic_load64, atomic_store32, atomic_swap32, errno, free,
-    memcpy, memmove, realloc,
-)
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES
 

@@ -2,13 +2,13 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport free, memset, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t
 from penstock.pyx.log.partition cimport Partition
 from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.workers cimport Work
-from penstock.pyx.posix cimport free, memset, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t
 from penstock.pyx.record.frame cimport Writer
 
 cdef enum:

@@ -2,14 +2,14 @@
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, atomic_load32, atomic_store32, atomic_swap32, calloc, close, eventfd, eventfd_write,
+    free, lowest_bit, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_self, realloc,
+)
 from penstock.pyx.log.partition cimport Partition, partition_release, partition_retain
 from penstock.pyx.net.closures cimport CLOSED_FAILED, Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.workers cimport Work, work_free
-from penstock.pyx.posix cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, atomic_load32, atomic_store32, atomic_swap32, calloc, close, eventfd, eventfd_write,
-    free, lowest_bit, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_self, realloc,
-)
 from penstock.pyx.record.frame cimport Writer, writer_free
 
 cdef extern from *:

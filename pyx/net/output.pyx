@@ -2,6 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport (
+    EAGAIN, EINTR, EIO, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64,
+    epoll_event, errno, memmove, memset,
+)
 from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
 from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.segment cimport Segment, segment_expect
@@ -20,10 +24,6 @@ from penstock.pyx.net.transport cimport (
     transport_hang_up, transport_none, transport_send, transport_send_file, transport_unwatch, transport_watch,
 )
 from penstock.pyx.net.waiting cimport park, unpark
-from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EIO, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64,
-    epoll_event, errno, memmove, memset,
-)
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release

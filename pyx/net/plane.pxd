@@ -17,6 +17,7 @@ over.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from penstock.pyx.linux.posix cimport monotonic_us, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
 from penstock.pyx.net.closures cimport CLOSED_FAULT, Closures, Reason, closures_note
@@ -27,7 +28,6 @@ from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.net.workers cimport Work, WorkerPool
-from penstock.pyx.posix cimport monotonic_us, pthread_mutex_t
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces

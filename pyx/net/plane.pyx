@@ -2,17 +2,17 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport (
+    EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, calloc, close, epoll_create1, epoll_ctl,
+    epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock,
+)
 from penstock.pyx.log.partition cimport set_wake_hook
 from penstock.pyx.net.closures cimport closures_open
 from penstock.pyx.net.control cimport ControlRequest, queue_clear, queue_open, queue_take
 from penstock.pyx.net.counters cimport Counters
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, mailbox_clear, mailbox_open, mailbox_wake, on_partition_moved
 from penstock.pyx.net.waiting cimport waits_new
-from penstock.pyx.posix cimport (
-    EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, calloc, close, epoll_create1, epoll_ctl,
-    epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
-    pthread_mutex_unlock,
-)
 from penstock.pyx.request.produce cimport produce_group_new
 
 # Every reactor that was ever made, by id.

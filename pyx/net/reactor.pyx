@@ -6,6 +6,10 @@ on the ready list; `connection_run` is the one place where a connection does any
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from penstock.pyx.linux.posix cimport (
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64, atomic_swap32,
+    block_signals, close, epoll_event, epoll_wait, free, memset, monotonic_us, set_time_slice,
+)
 from penstock.pyx.log.files cimport later_ms
 from penstock.pyx.log.partition cimport partition_release
 from penstock.pyx.net.acceptor cimport accept_all
@@ -30,10 +34,6 @@ from penstock.pyx.net.plane cimport (
 )
 from penstock.pyx.net.requests cimport requests_resume, requests_worked
 from penstock.pyx.net.waiting cimport retry_moved, unpark
-from penstock.pyx.posix cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64, atomic_swap32,
-    block_signals, close, epoll_event, epoll_wait, free, memset, monotonic_us, set_time_slice,
-)
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.request.fetch cimport FetchJob

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.log.partition cimport logset_count_held
 from penstock.pyx.net.closures cimport (
     CLOSED_FAILED, CLOSED_FAULT, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
@@ -13,7 +14,6 @@ from penstock.pyx.net.plane cimport (
     Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, slot_at,
 )
 from penstock.pyx.net.workers cimport HEAVY_US, Work, work_free, work_new, workers_submit
-from penstock.pyx.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,

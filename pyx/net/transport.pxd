@@ -7,7 +7,7 @@ went or came; 0 at the end of the stream or of the file; -1 and errno, EAGAIN be
 
 from libc.stdint cimport int64_t
 
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     EPOLL_CTL_DEL, F_DUPFD_CLOEXEC, MSG_MORE, MSG_NOSIGNAL, POLLOUT, SHUT_RDWR, SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, close,
     epoll_ctl, epoll_event, fcntl, getsockopt, ioctl, off_t, poll, pollfd, recv, send, sendfile, shutdown, socklen_t,
 )

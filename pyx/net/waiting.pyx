@@ -2,9 +2,9 @@
 
 from cython.operator cimport dereference as at
 
+from penstock.pyx.linux.posix cimport free, malloc, realloc
 from penstock.pyx.log.files cimport made
 from penstock.pyx.log.partition cimport partition_watch
-from penstock.pyx.posix cimport free, malloc, realloc
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition
 
 cdef Waits* waits_new(int32_t reactor) noexcept nogil:

@@ -18,8 +18,8 @@ The threads have nice 5: network threads go first, but a worker that holds a par
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
-from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.produce cimport ProduceResult, ProduceTally

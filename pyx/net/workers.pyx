@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     atomic_load32, block_signals, calloc, free, give_way, malloc, memcpy, pthread_cond_broadcast, pthread_cond_destroy,
     pthread_cond_init, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, thread_cpu_us,

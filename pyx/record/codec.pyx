@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
-from penstock.pyx.posix cimport memcmp, memcpy, memset
+from penstock.pyx.linux.posix cimport memcmp, memcpy, memset
 from penstock.pyx.record.endian cimport get_u32, put_i32
 
 cdef extern from "zlib.h" nogil:

@@ -14,7 +14,7 @@ owner checks once, at the end.
 
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from penstock.pyx.posix cimport free, memcpy, realloc
+from penstock.pyx.linux.posix cimport free, memcpy, realloc
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, put_i16, put_i32, put_i64
 from penstock.pyx.record.varint cimport uvarint_read, uvarlong_write
 

@@ -3,10 +3,10 @@
 from libc.stdint cimport INT32_MAX, uint32_t
 
 from penstock.pyx.errorcodes cimport FETCH_SESSION_ID_NOT_FOUND
+from penstock.pyx.linux.posix cimport calloc, free
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED
 from penstock.pyx.log.read cimport read_release
-from penstock.pyx.posix cimport calloc, free
 from penstock.pyx.record.frame cimport (
     TAGS_MAX, TOPIC_ID_BYTES, Slice, read_count, read_i8, read_i32, read_i64, read_raw, read_string, read_uvarint,
     reader_fail, reader_start, skip_tags,

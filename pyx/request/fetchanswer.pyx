@@ -2,10 +2,10 @@
 
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.posix cimport realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED
 from penstock.pyx.log.read cimport AbortedTxn, partition_aborted, read_release
-from penstock.pyx.posix cimport realloc
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, write_count, write_i8, write_i16, write_i32, write_i64,
     write_no_tags, write_raw, write_string, write_uvarint, writer_room,

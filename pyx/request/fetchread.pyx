@@ -2,17 +2,17 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from penstock.pyx.descriptors cimport is_last_file
 from penstock.pyx.errorcodes cimport (
     FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
+from penstock.pyx.linux.descriptors cimport is_last_file
+from penstock.pyx.linux.posix cimport free, memset, realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
     ISOLATION_COMMITTED, Partition, partition_epoch_end, partition_held, partition_leader_epoch, partition_watch,
 )
 from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
 from penstock.pyx.log.segment cimport FORMATS_NEW
-from penstock.pyx.posix cimport free, memset, realloc
 from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.record.endian cimport get_i32
 from penstock.pyx.request.fetch cimport FetchRange, fetch_drop_ranges, range_release

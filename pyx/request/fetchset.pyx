@@ -1,8 +1,8 @@
 """The partitions that one client fetches; see fetchset.pxd."""
 
 from penstock.pyx.errorcodes cimport UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from penstock.pyx.linux.posix cimport free, malloc, memcmp, memcpy, memset, realloc
 from penstock.pyx.log.partition cimport partition_find, partition_find_id, partition_known_id, partition_release
-from penstock.pyx.posix cimport free, malloc, memcmp, memcpy, memset, realloc
 from penstock.pyx.record.crc cimport crc32c_update
 
 cdef enum:

@@ -11,6 +11,7 @@ from penstock.pyx.errorcodes cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
+from penstock.pyx.linux.posix cimport atomic_load32, calloc, free, realloc, usleep
 from penstock.pyx.log.append cimport (
     STORAGE_FAILED, STORAGE_FULL, STORAGE_SHORTAGE, Append, Appended, partition_append, partition_validate,
 )
@@ -21,7 +22,6 @@ from penstock.pyx.log.partition cimport (
     partition_release, partition_topic,
 )
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
-from penstock.pyx.posix cimport atomic_load32, calloc, free, realloc, usleep
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
     TRANSACTIONAL_BIT, batch_error_text,

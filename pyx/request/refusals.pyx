@@ -8,11 +8,11 @@ from penstock.pyx.errorcodes cimport (
     CONCURRENT_TRANSACTIONS, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from penstock.pyx.log.files cimport dropped, made
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_t, pthread_mutex_unlock,
 )
+from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.record.batch cimport (
     BASE_SEQUENCE_AT, MAGIC_2, MAGIC_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT,
 )

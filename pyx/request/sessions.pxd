@@ -16,7 +16,7 @@ from libcpp.map cimport map
 from libcpp.pair cimport pair
 from libcpp.unordered_map cimport unordered_map
 
-from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.linux.posix cimport pthread_mutex_t
 from penstock.pyx.request.fetchset cimport FetchSet
 
 cdef enum:

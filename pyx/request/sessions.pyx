@@ -6,11 +6,11 @@ from libc.stdint cimport INT32_MAX
 from penstock.pyx.errorcodes cimport (
     FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
 )
-from penstock.pyx.log.files cimport dropped, made
-from penstock.pyx.posix cimport (
+from penstock.pyx.linux.posix cimport (
     CLOCK_REALTIME, calloc, clock_gettime, free, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, timespec,
 )
+from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.request.fetchset cimport NOWHERE, set_close, set_open, set_unresolve
 
 

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport uint8_t
 
+from penstock.pyx.linux.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.log.partition cimport is_internal, partition_release, partition_topic
 from penstock.pyx.log.partitionlog cimport PartitionLog, log_of, take_config
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
-from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
 from penstock.pyx.record.frame cimport Slice, skip_tags
 from penstock.pyx.request.producerequest cimport (

@@ -1,5 +1,6 @@
 """A blocking connection that speaks single requests: for what no client library can be made to send, and for figures
-that are of the broker alone. Stages and commands use `penstock.pipeline.connection`, which waits for many answers at once.
+that are of the broker alone. Stages and commands use `penstock.pipeline.clients.connection`, which waits for many answers
+at once.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import KafkaError
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import TopicCounts, count_topic
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.etl import table
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.localstorage import LocalStorage
-from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from support.harness import BrokerProcess, topic_name
 from support.stages import write_properties

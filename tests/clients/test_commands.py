@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 
 from penstock.cli import root
-from penstock.pipeline.admin import Admin
+from penstock.pipeline.clients.admin import Admin
 from penstock.pyx.log.logmanager import room_end
 from support.harness import BrokerProcess, topic_name
 

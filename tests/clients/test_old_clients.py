@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from penstock.pipeline.consumer import Consumer
-from penstock.pipeline.producer import Producer
+from penstock.pipeline.clients.consumer import Consumer
+from penstock.pipeline.clients.producer import Producer
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire import requests
 from support import crafted

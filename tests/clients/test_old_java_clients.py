@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.pipeline.clients.producer import Producer
 from penstock.pipeline.etl import maven
-from penstock.pipeline.producer import Producer
 from support.harness import BrokerProcess, output
 
 pytestmark = pytest.mark.kafka

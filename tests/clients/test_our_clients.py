@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.consumer import Consumer, ConsumerRecord, CorruptBatchError
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.partitioner import partition_for
-from penstock.pipeline.producer import Delivery, Producer
-from penstock.pipeline.properties import CODECS
-from penstock.pipeline.sender import Sender
-from penstock.pipeline.transaction import Fenced, TransactionalSender, TransactionState
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.partitioner import partition_for
+from penstock.pipeline.clients.producer import Delivery, Producer
+from penstock.pipeline.clients.properties import CODECS
+from penstock.pipeline.clients.sender import Sender
+from penstock.pipeline.clients.transaction import Fenced, TransactionalSender, TransactionState
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import HEADER_SIZE, records

@@ -14,7 +14,7 @@ import pytest
 
 import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
-from penstock.pipeline.partitioner import partition_for
+from penstock.pipeline.clients.partitioner import partition_for
 from support.dedupe_world import World
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess

@@ -13,9 +13,9 @@ import pytest
 
 import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.identity import take_identity
-from penstock.pipeline.transaction import Fenced, TransactionalSender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.transaction import Fenced, TransactionalSender
+from penstock.pipeline.stages.identity import take_identity
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess, topic_name
 from support.kafka_jars import ApacheKafka

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
 from support.logs import put_back

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pyx.record.builder import BatchBuilder
 from support.harness import BrokerProcess, topic_name
 

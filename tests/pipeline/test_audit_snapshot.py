@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit import snapshot
-from penstock.pipeline.batches import send
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.stages.batches import send
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
 from support.harness import BrokerProcess, topic_name

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import confluent_kafka
 
-from penstock.pipeline.admin import TOPIC_RESOURCE
-from penstock.pipeline.partitioner import partition_for
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE
+from penstock.pipeline.clients.partitioner import partition_for
 from penstock.pyx.record.builder import BatchBuilder
 from support.dedupe_world import CODECS, World
 from support.harness import BrokerProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.pipeline.admin import TOPIC_RESOURCE
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 

@@ -18,12 +18,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.etl.cut import Cut, Ranges
 from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.etl.table import NightCommit, Range, Status
-from penstock.pipeline.transaction import TransactionalSender
 from support.etl_world import World, day_ms
 from support.harness import BrokerProcess
 from support.logs import put_back

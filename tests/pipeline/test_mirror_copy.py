@@ -19,9 +19,9 @@ from penstock.mirror.status import status
 from penstock.mirror.target import Into
 from penstock.mirror.worker import Worker
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.requests import delete_topic
 from support.harness import BrokerProcess, output

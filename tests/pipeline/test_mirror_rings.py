@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.admin import LATEST, Admin
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.transaction import TransactionalSender
 from support.harness import BrokerProcess
 from support.mirror_world import World, brokers
 from support.patience import until

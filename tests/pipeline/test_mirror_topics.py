@@ -10,9 +10,9 @@ import pytest
 
 from penstock.config import ConfigError
 from penstock.pipeline import job
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
-from penstock.pipeline.sender import Sender
-from penstock.pipeline.topics import Topics
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.sender import Sender
+from penstock.pipeline.stages.topics import Topics
 from penstock.pyx.record.builder import BatchBuilder
 from support.harness import BrokerProcess
 from support.mirror_world import LIMIT_S, World, brokers

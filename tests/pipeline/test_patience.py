@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
-from penstock.pipeline.patience import Patience
+from penstock.pipeline.options import Patience
 
 COMMANDS = {
     "mirror status": "",

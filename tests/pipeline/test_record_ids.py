@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import KafkaError
 from penstock.pipeline import new_record_id
-from penstock.pipeline.producer import Producer
+from penstock.pipeline.clients.producer import Producer
 from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
 

@@ -19,9 +19,10 @@ from penstock.broker.configs.topicconfig import TOPIC_CONFIGS, ConfigType
 from penstock.broker.listeners import plan
 from penstock.config import ConfigError, Property, Schema, WholeNumber
 from penstock.errors import ErrorCode
-from penstock.pipeline import job, properties
-from penstock.pipeline.consumer import Consumer
-from penstock.pipeline.producer import Producer
+from penstock.pipeline import job
+from penstock.pipeline.clients import properties
+from penstock.pipeline.clients.consumer import Consumer
+from penstock.pipeline.clients.producer import Producer
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire import messages as m
 from support.config_asking import alter, alteration, create, texts

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pipeline.batches import is_forwardable, prepare
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.stages.batches import is_forwardable, prepare
+from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import compress
 from penstock.pyx.record.crc import crc32c

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pyx.rocks import IdStore
+from penstock.pyx.ids.store import IdStore
 from support.id_columns import column, spill, unseen
 
 # Few different ids, so that they meet again; some empty, some long, some like the store's own keys.

@@ -23,15 +23,15 @@ from confluent_kafka.admin import NewTopic
 from penstock import failpoints
 from penstock.config import Config
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.etl import declared, delta, places, plan, ready, session, table
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
-from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from support.etl_world import SCHEMA, World, day_ms

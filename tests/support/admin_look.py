@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.connection import Connection
+from penstock.pipeline.clients.connection import Connection
 from penstock.pyx.record.rawbatch import marker_type, records, split
 from penstock.pyx.wire import messages as m
 from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request

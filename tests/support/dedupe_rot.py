@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from penstock.pipeline.admin import TOPIC_RESOURCE
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE
 from penstock.pyx.record.crc import crc32c
 from support.dedupe_world import World
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.sender import Sender
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
 from support.harness import topic_name

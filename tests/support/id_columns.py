@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column
-from penstock.pyx.rocks import IdStore
 
 
 def column(ids: Sequence[bytes | None]) -> Column:

@@ -21,11 +21,11 @@ from typing import Any, Protocol, TypeVar
 
 import confluent_kafka
 
-from penstock.pipeline.admin import LATEST, Admin
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.sender import Sender
-from penstock.pipeline.transaction import TransactionalSender
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.sender import Sender
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
 from support.harness import BrokerProcess, topic_name

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import confluent_kafka
 
 from penstock.errors import KafkaError
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.clients.admin import LATEST, Admin
 from support.harness import BrokerProcess
 from support.logs import put_back
 from support.lossy_disk import LossyDisk

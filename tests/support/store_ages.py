@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.dedupe.position import Position
 from penstock.dedupe.repair import expires_soon
-from penstock.pyx.rocks import IdStore
+from penstock.pyx.ids.store import IdStore
 from support.id_columns import add, spill, unseen
 
 BOUND = 1 << 20

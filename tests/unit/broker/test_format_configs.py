@@ -10,9 +10,9 @@ import pytest
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import log_config
 from penstock.errors import KafkaError
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.producer import Producer
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.producer import Producer
 from support.harness import BrokerProcess
 
 DEFAULTS = {name: prop.default for name, prop in SCHEMA.properties.items()}

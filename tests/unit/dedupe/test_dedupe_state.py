@@ -9,7 +9,7 @@ import pytest
 
 from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import Position
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.stages.failures import OperatorNeeded
 
 TP = ("flights", 3)
 REBUILD = "a sentence"

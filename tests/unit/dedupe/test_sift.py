@@ -14,12 +14,12 @@ from penstock.dedupe import opening
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.sift import Rules, Sifted, WithoutId, sift
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import RawBatch, records
-from penstock.pyx.rocks import IdStore
 from support.id_columns import add
 
 LIMIT = 1 << 20

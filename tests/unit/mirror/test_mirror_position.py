@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.mirror.position import Position
-from penstock.pipeline import ranges
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages.failures import OperatorNeeded
 
 BEGIN = "`penstock mirror begin EWR flights:3 --at OFFSET --because TEXT`"
 POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.fetcher import committed_only
+from penstock.pipeline.clients.fetcher import committed_only
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, marker
 from penstock.pyx.wire.messages import FetchResponse

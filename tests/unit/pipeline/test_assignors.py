@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config import ConfigError
-from penstock.pipeline.assignors import (
+from penstock.pipeline.clients.assignors import (
     ASSIGNORS,
     Member,
     chosen,

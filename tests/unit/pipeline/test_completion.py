@@ -11,7 +11,7 @@ import pytest
 
 from penstock.dedupe.worker import Worker as DedupeWorker
 from penstock.mirror.worker import Worker as MirrorWorker
-from penstock.pipeline import completion
+from penstock.pipeline.stages import completion
 
 
 class Sender:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.client import ANY_NODE, Client
-from penstock.pipeline.connection import SCRATCH_BYTES, Connection, ConnectionLost, RequestTimedOut
+from penstock.pipeline.clients.client import ANY_NODE, Client
+from penstock.pipeline.clients.connection import SCRATCH_BYTES, Connection, ConnectionLost, RequestTimedOut
 from penstock.pyx.wire.header import decode_request_header, encode_response
 from penstock.pyx.wire.messages import ApiVersionsResponse, MetadataRequest
 

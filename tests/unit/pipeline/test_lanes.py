@@ -12,13 +12,13 @@ import pytest
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline import held, lanes
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded, StartsOver
-from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, Pace
-from penstock.pipeline.metadata import Cluster
-from penstock.pipeline.transaction import Fenced
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import Fetched
+from penstock.pipeline.clients.metadata import Cluster
+from penstock.pipeline.clients.transaction import Fenced
+from penstock.pipeline.stages import lanes, memory
+from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
+from penstock.pipeline.stages.lanes import LANE_PIECES, Lane, Lanes, Pace
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
 
@@ -219,7 +219,7 @@ def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left
 
 def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a session is, two that share a name lose the identity within some of them."""
-    monkeypatch.setattr("penstock.pipeline.lanes.TAKEN_OVER_S", 0.0)
+    monkeypatch.setattr("penstock.pipeline.stages.lanes.TAKEN_OVER_S", 0.0)
     fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
     stage = Stage(worker, Worker(), session_ms=500)
@@ -239,7 +239,7 @@ def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest
 def test_what_whoever_took_it_has_left_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, looks: list[tuple[int, bool]], is_taken_back: bool
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.lanes.TAKEN_OVER_S", 0.6)
+    monkeypatch.setattr("penstock.pipeline.stages.lanes.TAKEN_OVER_S", 0.6)
     fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
     worker.looks = looks
@@ -329,7 +329,7 @@ class Fed(Input):
 
 def test_what_all_lanes_hold_is_bounded_whatever_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 6  # the one that hangs fills it alone
-    monkeypatch.setattr(held, "ROOM_BYTES", room * len(batch()))
+    monkeypatch.setattr(memory, "ROOM_BYTES", room * len(batch()))
     monkeypatch.setattr(lanes, "SLOW_TURN_S", 0.05)
     hung_until = asyncio.Event()
     hung = Worker({("turn", 1): hung_until.wait})
@@ -348,7 +348,7 @@ def test_what_all_lanes_hold_is_bounded_whatever_one_of_them_does(monkeypatch: p
 
 
 def test_where_there_is_no_room_nothing_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "ROOM_BYTES", 2 * len(batch()))
+    monkeypatch.setattr(memory, "ROOM_BYTES", 2 * len(batch()))
     workers = [Worker() for _ in range(3)]
     stage = Stage(*workers, linger_ms=3_600_000)
     asyncio.run(stage.run(lambda: all(worker.ended >= 3 for worker in workers)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.partitioner import Sticky, murmur2, murmur2_many, partition_for, partitions_for
+from penstock.pipeline.clients.partitioner import Sticky, murmur2, murmur2_many, partition_for, partitions_for
 
 GOLDEN = {
     b"21": -973932308,

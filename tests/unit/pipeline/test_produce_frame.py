@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.sender import LOWEST_VERSION, produce_frame
+from penstock.pipeline.clients.sender import LOWEST_VERSION, produce_frame
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import ProduceRequest
 

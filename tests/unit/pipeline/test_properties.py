@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.config import ConfigError
-from penstock.pipeline import properties
-from penstock.pipeline.client import Client
+from penstock.pipeline.clients import properties
+from penstock.pipeline.clients.client import Client
 
 
 def test_unknown_name_gets_a_suggestion() -> None:

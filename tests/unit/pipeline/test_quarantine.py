@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from penstock.broker import Broker
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
-from penstock.pipeline.quarantine import HEADERS_BYTES, TOPIC, Quarantine
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.stages.quarantine import HEADERS_BYTES, TOPIC, Quarantine
 
 
 def test_a_larger_topic_that_comes_later_makes_room(tmp_path: Path) -> None:

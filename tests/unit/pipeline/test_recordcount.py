@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.recordcount import records_of, records_within
+from penstock.pipeline.stages.recordcount import records_of, records_within
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
 from support.messagesets import GZIP, Message, wrap

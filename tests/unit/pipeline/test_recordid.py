@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from penstock.config import ConfigError
-from penstock.pipeline import properties
-from penstock.pipeline.outgoing import Headers, Lists, headers_of
-from penstock.pipeline.recordid import RecordId, new_record_id, record_ids
+from penstock.pipeline.clients import properties
+from penstock.pipeline.clients.outgoing import Headers, Lists, headers_of
+from penstock.pipeline.clients.recordid import RecordId, new_record_id, record_ids
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
 

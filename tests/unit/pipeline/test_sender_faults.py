@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.client import Client
-from penstock.pipeline.producer import Producer
-from penstock.pipeline.sender import Produced, Sender
+from penstock.pipeline.clients.client import Client
+from penstock.pipeline.clients.producer import Producer
+from penstock.pipeline.clients.sender import Produced, Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, records
 from penstock.pyx.wire import messages
@@ -264,7 +264,7 @@ class InThread:
     """A flaky broker on a loop of its own, for the synchronous producer."""
 
     def __init__(self, broker: Flaky) -> None:
-        from penstock.pipeline.background import BackgroundLoop
+        from penstock.pipeline.clients.background import BackgroundLoop
 
         self.broker = broker
         self.loop = BackgroundLoop("flaky")

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from penstock.pipeline.partitioner import partition_for
-from penstock.pyx.idplace import homes
+from penstock.pipeline.clients.partitioner import partition_for
+from penstock.pyx.ids.place import homes
 from support.id_columns import column
 
 

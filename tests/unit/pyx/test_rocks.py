@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.pyx.rocks import IdStore, RocksError
+from penstock.pyx.ids.store import IdStore, RocksError
 from support.clock import Clock
 from support.id_columns import add, column, spill, unseen
 
@@ -231,7 +231,7 @@ def test_no_file_goes_by_its_age(store: IdStore, tmp_path: Path) -> None:
 MONTH_LATER = """
 import sys, time
 from pathlib import Path
-from penstock.pyx.rocks import IdStore
+from penstock.pyx.ids.store import IdStore
 from support.id_columns import add, spill, unseen
 
 MERGED = 8
@@ -278,7 +278,7 @@ def test_ids_are_known_after_a_month(tmp_path: Path) -> None:
 CHOSEN = """
 import sys
 import numpy as np
-from penstock.pyx.rocks import IdStore
+from penstock.pyx.ids.store import IdStore
 
 # MurmurHash64A backwards, with the key that C++'s std::hash always has: ids of 8 bytes with equal low halves of their hash.
 COUNT, MASK = 600_000, (1 << 64) - 1
@@ -339,7 +339,7 @@ WRITER = """
 import sys
 from support.clock import Clock
 from support.id_columns import add
-from penstock.pyx.rocks import IdStore
+from penstock.pyx.ids.store import IdStore
 store = IdStore(sys.argv[1], 64 << 20, 1000)
 done = store.complete_to
 print("opened", done, flush=True)

@@ -1,0 +1,20 @@
+"""Clients of any cluster that speaks Kafka's protocol. In reading order:
+
+client       the asyncio core: connections, metadata, coordinators, when to try again
+connection   one connection to a broker
+backoff      pauses between tries
+metadata     what a client knows of a cluster: brokers, topics, leaders
+properties   the clients' properties: Kafka's names and defaults
+admin        topics, configs, offsets, groups
+fetcher      raw batches out of a cluster
+sender       batches to partition leaders, in order, sent again as the same bytes
+transaction  raw batches in, exactly once
+partitioner  which partition a record goes to
+outgoing     records to send, as columns
+recordid     ids for records that have none
+producer     `Producer`
+consumer     `Consumer`
+group        a consumer's membership of its group
+assignors    how a group's leader shares partitions out
+background   an asyncio loop in a thread, under the synchronous clients
+"""

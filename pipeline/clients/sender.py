@@ -1,0 +1,440 @@
+"""Batches to partition leaders: in order for each partition, several in flight, sent again as the same bytes.
+
+How order survives a failure: batches of a partition stand in a line. Up to `max.in.flight` of them are under
+way. When one fails in a way that another try may cure, nothing more is sent for that partition until all that
+is under way has been answered; then the line begins again at its first unanswered batch. An idempotent broker
+refuses what came before its turn (OUT_OF_ORDER_SEQUENCE_NUMBER) and knows what it has already (sequence
+numbers), so nothing is doubled or reordered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.backoff import Backoff
+from penstock.pipeline.clients.client import Client, TopicPartition
+from penstock.pipeline.clients.connection import Connection, Piece
+from penstock.pipeline.clients.metadata import NO_TOPIC_ID
+from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+
+PRODUCE_KEY = 0
+LOWEST_VERSION = 3  # the first with batches of magic 2
+FLEXIBLE_FROM = 9
+TOPIC_IDS_FROM = 13
+TRANSACTIONS_V2_FROM = 12  # the broker adds partitions to transactions by itself (KIP-890)
+CONCURRENT_PAUSE_S = 0.02  # markers of the transaction before are written within milliseconds
+PRODUCER_AT, PRODUCER_BYTES = 43, 10  # producer id and epoch in a batch's header
+ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
+_HEAD = struct.Struct(">hhi")
+
+
+class Produced(NamedTuple):
+    """Where a batch went: -1 for an offset that is not known (acks=0, or a duplicate of an old batch)."""
+
+    base_offset: int
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    pieces: list[memoryview]
+    deadline: float
+    future: asyncio.Future[Produced]
+    producer: bytes = b""  # producer id and epoch as the header has them
+    done: bool = False
+    tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
+    failures: int = 0  # tries of its own that failed in a way that another one may cure
+    looked_again: bool = False  # for the topic of its name, as its sequence was out of order
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    tp: TopicPartition
+    backoff: Backoff
+    entries: deque[_Entry] = field(default_factory=deque)
+    sent: int = 0  # how many of the entries, from the first, are under way or answered
+    outstanding: int = 0
+    open: bool = False  # the gate was passed
+    proven: bytes = b""  # the producer of the last batch known to be stored
+    trouble: KafkaError | None = None
+    broken: KafkaError | None = None  # a sequence number that will never be stored: all behind it must fail
+    recovery: asyncio.Task[None] | None = None
+
+
+def produce_frame(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    *,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    topic: str,
+    topic_id: bytes,
+    partition: int,
+    pieces: Sequence[memoryview],
+) -> list[Piece]:
+    """A Produce request of one batch as pieces (without the size), so that the batch itself is not copied.
+
+    The same bytes as ProduceRequest's own encoding; written by hand because that one would join them.
+    """
+    size = sum(piece.nbytes for piece in pieces)
+    name = client_id.encode()
+    head = bytearray(_HEAD.pack(PRODUCE_KEY, version, correlation_id) + struct.pack(">h", len(name)) + name)
+    if version < FLEXIBLE_FROM:
+        head += struct.pack(">h", -1) if transactional_id is None else _string(transactional_id)
+        head += struct.pack(">hii", acks, timeout_ms, 1) + _string(topic)
+        head += struct.pack(">iii", 1, partition, size)
+        return [head, *pieces]
+    head += b"\x00"  # no tags in the header
+    head += b"\x00" if transactional_id is None else _compact_string(transactional_id)
+    head += struct.pack(">hi", acks, timeout_ms) + b"\x02"  # arrays of one: length plus one
+    head += topic_id if version >= TOPIC_IDS_FROM else _compact_string(topic)
+    head += b"\x02" + struct.pack(">i", partition) + _uvarint(size + 1)
+    return [head, *pieces, b"\x00\x00\x00"]  # no tags of partition, topic, request
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _compact_string(text: str) -> bytes:
+    data = text.encode()
+    return _uvarint(len(data) + 1) + data
+
+
+def _uvarint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class Sender:
+    """Lines of batches, one for each partition. Batches carry their producer id and sequence already.
+
+    `gate` is awaited before the first batch of a partition is sent, and again after `close_gates`. With
+    idempotent=False a batch may be stored twice when an answer is lost. While `adds_partitions` is set (transactions
+    v2, KIP-890) there is no gate: the broker adds the partition to the transaction. It may change while nothing is
+    pending.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        acks: int = -1,
+        transactional_id: str | None = None,
+        idempotent: bool = True,
+        gate: Callable[[TopicPartition], Awaitable[None]] | None = None,
+    ) -> None:
+        self._client = client
+        self._acks = acks
+        self._transactional_id = transactional_id
+        self._idempotent = idempotent
+        self._gate = gate
+        self.adds_partitions = False
+        self.sent_by_name: set[str] = set()  # pinned topics that brokers without topic ids in Produce were sent batches of
+        self._pins: dict[str, bytes] = {}
+        config = client.config
+        self._max_in_flight: int = config["max.in.flight.requests.per.connection"]
+        self._request_timeout_ms: int = config["request.timeout.ms"]
+        self._delivery_timeout_ms: int = config["delivery.timeout.ms"]
+        self._retries: float = config.get("retries", math.inf)
+        self._lines: dict[TopicPartition, _Line] = {}
+        self._log = log.get(__name__, client_id=config["client.id"])
+
+    def submit(
+        self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None
+    ) -> asyncio.Future[Produced]:
+        """Put one batch (in pieces) into its partition's line; the future gives where it went or raises
+        KafkaError.
+
+        Order is the order of calls. The first piece holds the whole header.
+        The pieces must not change before the future is done. `deadline` (loop time)
+        is when retries end, `delivery.timeout.ms` from now unless given.
+        """
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(tp)
+        if line is None:
+            line = self._lines[tp] = _Line(tp, self._client.backoff())
+        if deadline is None:
+            deadline = loop.time() + self._delivery_timeout_ms / 1000
+        views = [memoryview(piece) for piece in pieces]
+        producer = bytes(views[0][PRODUCER_AT : PRODUCER_AT + PRODUCER_BYTES])
+        entry = _Entry(views, deadline, loop.create_future(), producer)
+        line.entries.append(entry)
+        self._fill(line)
+        return entry.future
+
+    def pin(self, topic: str, topic_id: bytes) -> None:
+        """Send batches of a topic to the one of this id alone: if another has its name they fail with
+        INCONSISTENT_TOPIC_ID. Brokers that know topics by name only (Produce below 13) can't tell: `sent_by_name`.
+        """
+        if topic_id != NO_TOPIC_ID:
+            self._pins[topic] = topic_id
+
+    @property
+    def pins(self) -> Mapping[str, bytes]:
+        """The pinned topics and their ids."""
+        return self._pins
+
+    @property
+    def pending(self) -> int:
+        """Batches that have no answer yet."""
+        return sum(len(line.entries) for line in self._lines.values())
+
+    async def drain(self) -> None:
+        """Wait until each batch that was submitted so far is answered or has failed."""
+        futures = [entry.future for line in self._lines.values() for entry in line.entries]
+        if futures:
+            await asyncio.wait(futures)
+
+    def close_gates(self) -> None:
+        """Each partition has to pass its gate again before its next batch (a new transaction)."""
+        for line in self._lines.values():
+            line.open = False
+
+    def drop_unsent(self, error: KafkaError) -> None:
+        """Fail every batch that is not under way, also those that wait to be sent again."""
+        for line in self._lines.values():
+            if not line.outstanding:
+                self._fail_all(line, error)
+            while len(line.entries) > line.sent:
+                self._fail(line.entries.pop(), error)
+
+    async def close(self, error: KafkaError) -> None:
+        """Fail all that has no answer and end the recoveries."""
+        tasks = [line.recovery for line in self._lines.values() if line.recovery is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for line in self._lines.values():
+            self._fail_all(line, error)
+        self._lines.clear()
+
+    # A line at work
+
+    def _fill(self, line: _Line) -> None:
+        """Send what may be sent now; when that takes waiting first, a recovery does."""
+        if line.recovery is not None or line.trouble is not None or line.broken is not None:
+            return
+        if line.sent == len(line.entries):
+            return
+        topic, partition = line.tp
+        info = self._client.partition_info(topic, partition)
+        ready = line.open or self._gate is None or self.adds_partitions
+        connection = None
+        if ready and info is not None and info.leader >= 0:
+            connection = self._client.ready_connection(info.leader, "produce")
+        if connection is None:
+            if not line.outstanding:  # else the answers of what is under way call this again
+                line.recovery = asyncio.create_task(self._recover(line))
+            return
+        # Counted from the first unanswered batch: a broker tells repeats of the last five batches only.
+        while line.sent < min(len(line.entries), self._max_in_flight):
+            entry = line.entries[line.sent]
+            # A partition takes any first sequence from a producer that it does not know. Until it has stored a batch,
+            # none may follow: if the first were refused (a leader that moves), the second would take its place.
+            if self._idempotent and line.outstanding and entry.producer != line.proven:
+                return
+            line.sent += 1
+            if not entry.done:
+                self._send(line, entry, connection)
+
+    def _send(self, line: _Line, entry: _Entry, connection: Connection) -> None:
+        topic, partition = line.tp
+        known = self._client.topic_id(topic) or NO_TOPIC_ID
+        topic_id = self._pins.get(topic, known)
+        highest = ProduceRequest.MAX_VERSION if topic_id != NO_TOPIC_ID else TOPIC_IDS_FROM - 1
+        lowest = LOWEST_VERSION
+        if self.adds_partitions:
+            lowest = TRANSACTIONS_V2_FROM
+        elif self._transactional_id is not None:
+            highest = min(highest, TRANSACTIONS_V2_FROM - 1)
+        line.outstanding += 1
+        entry.tried = True
+        try:
+            if known not in (topic_id, NO_TOPIC_ID):
+                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was recreated")
+            version = connection.version(PRODUCE_KEY, lowest, highest)
+        except KafkaError as error:
+            self._finish_attempt(line, entry, error, None)
+            return
+        if version < TOPIC_IDS_FROM and topic in self._pins:
+            self.sent_by_name.add(topic)
+
+        def encode(correlation_id: int) -> list[Piece]:
+            return produce_frame(
+                version,
+                correlation_id,
+                connection.client_id,
+                transactional_id=self._transactional_id,
+                acks=self._acks,
+                timeout_ms=self._request_timeout_ms,
+                topic=topic,
+                topic_id=topic_id,
+                partition=partition,
+                pieces=entry.pieces,
+            )
+
+        future = connection.request(encode, self._request_timeout_ms + ANSWER_SLACK_MS, self._acks != 0)
+        future.add_done_callback(partial(self._answered, line, entry, connection, version))
+
+    def _answered(
+        self,
+        line: _Line,
+        entry: _Entry,
+        connection: Connection,
+        version: int,
+        answer: asyncio.Future[memoryview],
+    ) -> None:
+        if answer.cancelled():
+            return
+        error: KafkaError | None = None
+        produced: Produced | None = None
+        try:
+            frame = answer.result()
+            if self._acks == 0:
+                produced = Produced(-1)
+            else:
+                response: ProduceResponse = self._client.decode(connection, PRODUCE_KEY, version, frame)
+                part = response.responses[0].partition_responses[0]
+                produced = Produced(part.base_offset, part.log_append_time_ms, part.log_start_offset)
+                if part.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    produced = Produced(-1)  # stored before, so long ago that the broker forgot where
+                elif part.error_code:
+                    more = f": {part.error_message}" if part.error_message else ""
+                    error = KafkaError(part.error_code, f"produce to `{line.tp[0]}` partition {line.tp[1]}{more}")
+        except KafkaError as raised:
+            error = raised
+        except IndexError:
+            connection.close("a produce answer without the partition")
+            error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"`{connection.name}` answered for no partition")
+        self._finish_attempt(line, entry, error, produced)
+
+    def _finish_attempt(self, line: _Line, entry: _Entry, error: KafkaError | None, produced: Produced | None) -> None:
+        """An entry that was under way has its answer: done, to be tried again with the line, or failed."""
+        line.outstanding -= 1
+        entries = line.entries
+        if error is None and produced is not None:
+            entry.done = True
+            line.proven = entry.producer
+            if not entry.future.done():
+                entry.future.set_result(produced)
+        elif error is not None and self._may_retry(line, entry, error):
+            # The first trouble is the cause; refusals of what came behind it are its consequence.
+            line.trouble = line.trouble or error
+        elif error is not None and not entry.done:
+            self._fail(entry, error)
+            if self._idempotent and line.broken is None:
+                line.broken = error
+        if line.broken is not None and not line.outstanding:
+            self._fail_behind(line, line.broken)
+        while entries and entries[0].done:
+            entries.popleft()
+            line.sent = max(0, line.sent - 1)
+            line.backoff.reset()
+        if line.trouble is not None:
+            if line.outstanding == 0 and line.recovery is None:
+                line.recovery = asyncio.create_task(self._recover(line))
+        else:
+            self._fill(line)
+
+    def _may_retry(self, line: _Line, entry: _Entry, error: KafkaError) -> bool:
+        if entry.done or line.broken is not None or error.code == ErrorCode.INCONSISTENT_TOPIC_ID:
+            return False
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # A log that never had a record says so, too: another topic may have the name by now, which the next try tells.
+            if line.tp[0] in self.sent_by_name and not entry.looked_again:
+                entry.looked_again = True
+                return True
+            return self._idempotent and line.trouble is not None and entry is not line.entries[0]
+        entry.failures += error.retriable
+        return error.retriable and entry.failures <= self._retries
+
+    def _fail(self, entry: _Entry, error: KafkaError) -> None:
+        entry.done = True
+        if not entry.future.done():
+            entry.future.set_exception(error)
+            entry.future.exception()  # a caller that went away must not cause a warning
+
+    def _fail_behind(self, line: _Line, cause: KafkaError) -> None:
+        """A sequence number will never be stored, so none behind it can be; each that was under way has had its
+        own answer. One that was never sent is certainly not stored (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+        lost = line.trouble or KafkaError(ErrorCode.NETWORK_EXCEPTION, "its answer was lost")
+        text = f"a batch before it failed ({cause})"
+        for entry in line.entries:
+            if not entry.done:
+                never_sent = KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+                self._fail(entry, lost if entry.tried else never_sent)
+        line.broken = line.trouble = None
+
+    def _fail_all(self, line: _Line, error: KafkaError) -> None:
+        for entry in line.entries:
+            if not entry.done:
+                self._fail(entry, error)
+        line.entries.clear()
+        line.sent = 0
+        line.trouble = None
+
+    async def _pause(self, line: _Line, trouble: KafkaError) -> None:
+        """Wait before a line is sent again; the leader may be another one then."""
+        pause_s = line.backoff.next_s()
+        if trouble.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            pause_s = min(pause_s, CONCURRENT_PAUSE_S)
+        else:
+            self._log.info("`%s` partition %d: sending again after %s", *line.tp, trouble)
+            self._client.forget(line.tp[0])
+        await asyncio.sleep(pause_s)
+
+    async def _recover(self, line: _Line) -> None:
+        """Pass the gate, find the leader and connect to it, as often as it takes; then the line begins again."""
+        loop = asyncio.get_running_loop()
+        topic, partition = line.tp
+        try:
+            while line.entries:
+                if line.trouble is not None:
+                    await self._pause(line, line.trouble)
+                    if not line.entries:
+                        return
+                if loop.time() > line.entries[0].deadline:
+                    cause = line.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`delivery.timeout.ms` is over")
+                    self._fail_all(line, cause)
+                    return
+                try:
+                    if self._gate is not None and not line.open and not self.adds_partitions:
+                        await self._gate(line.tp)
+                        line.open = True
+                    left_ms = max(1.0, (line.entries[0].deadline - loop.time()) * 1000) if line.entries else 1.0
+                    leader = await self._client.leader(topic, partition, timeout_ms=left_ms)
+                    await self._client.connection(leader, "produce")
+                except KafkaError as error:
+                    if not error.retriable:
+                        self._fail_all(line, error)
+                        return
+                    line.trouble = error
+                    continue
+                line.trouble = None
+                line.sent = 0
+                return
+        finally:
+            line.recovery = None
+            line.trouble = None
+            task = asyncio.current_task()
+            if line.entries and task is not None and not task.cancelling():
+                line.sent = 0
+                self._fill(line)

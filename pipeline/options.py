@@ -1,0 +1,151 @@
+"""The options that mirror, dedupe, etl, audit and the daily commands share, and what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.table import Table
+
+from penstock.errors import KafkaError
+from penstock.output import Output
+from penstock.pipeline.clients.admin import Admin
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+SAY_AFTER_S = 3.0
+WIDTH = 10_000
+TIMEOUT_S = 30.0
+CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong address, or is down
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The limit of each question to a cluster, in seconds. A first contact has `CONTACT_S` of it at most."""
+
+    timeout_s: float = TIMEOUT_S
+
+    @property
+    def contact_ms(self) -> int:
+        """The limit of a first contact."""
+        return max(1, round(min(CONTACT_S, self.timeout_s) * 1000))
+
+    def limits(self) -> dict[str, Any]:
+        """Both, as properties of a client."""
+        most_ms = max(1, round(self.timeout_s * 1000))
+        return {
+            "default.api.timeout.ms": most_ms,
+            "request.timeout.ms": most_ms,
+            "socket.connection.setup.timeout.ms": self.contact_ms,
+        }
+
+    @asynccontextmanager
+    async def admin(self, servers: str, client_id: str) -> AsyncIterator[Admin]:
+        """An admin client that has reached its cluster. Raises KafkaError where no broker answers."""
+        admin = Admin(servers, **{"client.id": client_id, **self.limits()})
+        try:
+            await admin.start(self.contact_ms)
+            yield admin
+        finally:
+            await admin.close()
+
+
+USUAL = Patience()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options that all commands share say."""
+
+    bootstrap: str
+    properties: Mapping[str, str]
+    as_json: bool
+    patience: Patience = USUAL
+
+    def given(self, **limits: float) -> dict[str, Any]:
+        """Client properties: the limits that `--timeout` sets, further ones (ms, `_` for `.`), and what the user gave."""
+        further = {name.replace("_", "."): round(limit) for name, limit in limits.items()}
+        return self.patience.limits() | further | dict(self.properties)
+
+    def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
+
+        async def run() -> T:
+            text = f"still waiting for {self.bootstrap}; Ctrl-C gives up"
+            saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
+            admin = Admin(self.bootstrap, **self.given())
+            try:
+                await admin.start(self.patience.contact_ms)
+                return await work(admin)
+            finally:
+                saying.cancel()
+                await admin.close()
+
+        try:
+            return asyncio.run(run())
+        except KafkaError as error:
+            raise click.ClickException(str(error)) from None
+
+    def show(self, rows: Sequence[Row], title: str = "") -> None:
+        """Rows as a table for people or, with --json, as a JSON list. Columns are the rows' keys."""
+        if self.as_json:
+            click.echo(json.dumps(list(rows), default=str))
+            return
+        if not rows:
+            click.echo(f"no {title}" if title else "nothing")
+            return
+        table = Table(box=None, pad_edge=False, title_justify="left")
+        for name in rows[0]:
+            number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(_text(value) for value in row.values()))
+        console = Output()
+        if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
+            console.width = WIDTH
+        console.print(table)
+
+    def say(self, text: str, **facts: object) -> None:
+        """What was done: a sentence for people, the facts for programs."""
+        click.echo(json.dumps(facts, default=str) if self.as_json else text)
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, list | tuple):
+        return ",".join(str(one) for one in value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+PIPELINE_FILE = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
+)
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+
+
+def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add `--timeout` to a command; it comes to it as `patience: Patience`."""
+    return click.option(
+        "--timeout", "patience", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
+        callback=lambda _context, _option, seconds: Patience(seconds),
+        help="Limit of each question to a cluster; a first contact has at most 5.",
+    )  # fmt: skip
+
+
+def with_options(outer: Callable[..., T], command: Callable[..., T], options: Sequence[Any]) -> Callable[..., T]:
+    """What calls a command, as click sees it: with the command's own name, help and options, and further ones."""
+    outer.__doc__ = command.__doc__
+    outer.__name__ = command.__name__
+    outer.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
+    for option in options:
+        outer = option(outer)
+    return outer

@@ -1,0 +1,17 @@
+"""What mirror and dedupe share. In reading order:
+
+stage        mirror and dedupe as processes: set out, go on, close
+topics       which topics are copied, and what they are called on the target
+lanes        partitions on their way through a stage: mirror and dedupe share it
+completion   what a stop lets come to its end: turns, commits
+memory       what the lanes of a process hold, and when nothing more is fetched
+laggards     partitions that stand still: why, or that nobody says so
+sourcelog    the log that a lane reads, held against what its position notes of it
+ranges       ranges of offsets as a position notes them
+recordcount  how many records a batch holds, and how many of them in some ranges
+identity     taking a transactional id: for good, or again only if nobody else has it since
+failures     what a failure calls for: another try, a start over, an operator
+stagetopics  topics that stages make
+quarantine   the topic of what doesn't go on, and of what operators decided
+batches      a source batch with a new header, or rebuilt, as the target takes it
+"""

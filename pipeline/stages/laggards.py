@@ -1,0 +1,97 @@
+"""Partitions of mirror and dedupe that stand still: why, as their positions note it; and those of which nobody says so.
+
+A process that doesn't run says nothing. So whoever asks where a partition stands looks at its position and at the log that it
+is read from, and knows after a while that nobody reads there; that works from any host.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.config import Config
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
+
+REASON_MAX = 1000  # bytes of a reason in a position; Kafka takes 4096 of everything beside an offset
+STATES = ("stopped", "stalled", "silent", "no position", "not copied", "not begun")
+"""The states in which a partition doesn't go on."""
+
+LONGEST_STEP_MS = 60_000  # the output cluster's limit for a transaction: the steps of a stage are over before
+SOON_MS = 10_000  # a partition that is behind for longer says so beside its state
+LOOK_AGAIN_S = 2.0  # beyond the linger: within that a stage that runs has read something of what waits
+
+
+def short(reason: str) -> str:
+    """A reason, cut where it takes more than `REASON_MAX` bytes of a position."""
+    while len(json.dumps(reason, ensure_ascii=False).encode()) > REASON_MAX:
+        reason = reason[: len(reason) * 9 // 10]
+    return reason
+
+
+def fields_of(metadata: str) -> dict[str, Any]:
+    """What a stage notes beside a committed offset, by name, as far as it can be read; empty for what no stage wrote."""
+    try:
+        fields = json.loads(metadata)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def why_standing(fields: Mapping[str, Any]) -> str:
+    """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
+    states = {"stopped": "STOPPED", "stalled": "STALLED"}
+    return next((f"{shown}: {fields[state]}" for state, shown in states.items() if fields.get(state)), "")
+
+
+def silent_after_ms(config: Config, linger_ms: int = 0) -> int:
+    """How long records wait at most for a stage that runs: by then it has committed something of their partition, or the
+    position says that it is stalled or stopped. A partition that another process took is left to that one for a session before.
+    """
+    return LONGEST_STEP_MS + linger_ms + sum(int(config[name]) for name in ("penstock.stalled.after.ms", "session.timeout.ms"))
+
+
+class Ahead(NamedTuple):
+    """What a partition's log has: its last stable offset, and the first offset whose record is younger than the time in which
+    a stage that runs has read or told a record (None: there is no such record).
+    """
+
+    end: int
+    young: int | None
+
+
+async def look_ahead(cluster: Admin, tps: Sequence[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
+    """What the logs of partitions have; those that aren't there are left out. Raises KafkaError."""
+    known = await cluster.metadata(list({topic for topic, _ in tps}), refresh=True)
+    there = [tp for tp in tps if tp[0] in known.topics and tp[1] in known.topics[tp[0]].partitions]
+    ends = await cluster.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
+    since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
+    young = await cluster.list_offsets(dict.fromkeys(there, since_ms))
+    return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
+
+
+def quiet(inputs: Sequence[tuple[int, Ahead]], committed_ms: int, silent_ms: int, stage: str) -> tuple[bool, str]:
+    """Whether a partition is silent, and what there is to say of it. `inputs` are the logs that it reads, each with the offset
+    that comes next; `committed_ms` is when its position was committed last (-1: an earlier version did, so nobody knows).
+
+    It is silent when records have waited for so long without a commit, and when a log ends before the position, since whoever
+    reads it would have said that. The caller has read the positions before the logs' ends. Records may be older than their
+    arrival, and a stage may have started just now: so the caller looks again, after `LOOK_AGAIN_S`, before it says so.
+    """
+    for offset, ahead in inputs:
+        if ahead.end < offset:
+            return True, (
+                f"its input ends at {ahead.end}, before the position {offset}; a {stage} that runs would have stopped and said "
+                "the way on: does it run?"
+            )
+    waiting = [(offset, ahead) for offset, ahead in inputs if ahead.end > offset]
+    quiet_ms = time.time_ns() // 1_000_000 - committed_ms
+    if not waiting or committed_ms < 0:
+        return False, ""
+    words = f"no commit for {quiet_ms // 1000} s while {sum(ahead.end - offset for offset, ahead in waiting)} records wait"
+    # A young record that was read already had a clock that was ahead, and tells nothing of those that wait.
+    if quiet_ms > silent_ms and any(ahead.young != offset for offset, ahead in waiting):
+        return True, f"{words}: does the {stage} run?"
+    return False, f"{words}; the partition is silent after {silent_ms // 1000} s" if quiet_ms > SOON_MS else ""

@@ -1,0 +1,147 @@
+"""A stage as a process: it reaches the cluster that it writes to, sets out, and goes on until it is stopped."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock import log
+from penstock.config import Config
+from penstock.errors import KafkaError
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.service import run_until_stopped
+from penstock.pipeline.stages.failures import patiently
+from penstock.pipeline.stages.lanes import Lanes, Pace
+from penstock.pipeline.stages.memory import Held
+
+# A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to be
+# patient, and the steps of a transaction are over before the target's limit for it (a minute) is.
+PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
+FETCH_BYTES = 8 << 20  # of one answer: what a link of 1 Gb/s and 70 ms holds
+FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
+
+
+class Stage(abc.ABC):
+    """`start()` tries every lane once, `run()` goes on until cancelled, `close()` ends what is under way.
+
+    `kind` is the stage's word in commands, keys and client ids; `target` is the cluster of `bootstrap.servers`.
+    """
+
+    def __init__(self, kind: str, config: Config, logger: log.Fields) -> None:
+        self.kind = kind
+        self.config = config
+        self.name: str = config[f"penstock.{kind}.name"]
+        self.target = self._admin(config["bootstrap.servers"])
+        self._refused: dict[str, str] = {}
+        self._process: list[Lanes] = []  # the lanes of every input
+        self._held = Held()  # by all of these
+        self._work: asyncio.Future[None] | None = None
+        self._log = logger
+
+    def _admin(self, servers: str) -> Admin:
+        return Admin(servers, **{"client.id": f"penstock-{self.kind}-{self.name}", **PATIENCE})
+
+    def _lanes_from(
+        self, cluster: Admin, logger: log.Fields, *, max_bytes: int = FETCH_BYTES, linger_ms: int = 0, pace: Pace | None = None
+    ) -> Lanes:
+        """Lanes for partitions of a cluster, with what the pipeline's file says of every stage."""
+        turn_bytes = self.config[f"penstock.{self.kind}.batch.bytes"]
+        fetcher = Fetcher(
+            cluster,
+            isolation="read_committed",
+            check_crcs=self.config["penstock.check.crcs"],
+            partition_max_bytes=turn_bytes,
+            max_bytes=max_bytes,
+            max_wait_ms=FETCH_WAIT_MS,
+        )
+        return Lanes(
+            fetcher,
+            logger,
+            refresh_ms=self.config["penstock.mirror.position.refresh.ms"],
+            watch_ms=self.config["penstock.watch.ms"],
+            turn_bytes=turn_bytes,
+            session_ms=self.config["session.timeout.ms"],
+            stalled_ms=self.config["penstock.stalled.after.ms"],
+            linger_ms=linger_ms,
+            pace=pace,
+            process=self._process,
+            held=self._held,
+        )
+
+    async def start(self) -> None:
+        """Reach the target and set out; back when every lane has been tried once. Raises what `run` raises."""
+        await patiently(self.target.start, "reach the cluster of `bootstrap.servers`", self._log)
+        self._work = asyncio.ensure_future(self._set_out())
+        await _until_tried(self._work, self._all_tried())
+
+    @abc.abstractmethod
+    async def _set_out(self) -> None:
+        """All of the stage's work."""
+
+    @abc.abstractmethod
+    async def _all_tried(self) -> None:
+        """Wait until all that the work begins with was tried once."""
+
+    async def run(self) -> None:
+        """Go on until cancelled. Raises Replaced, KafkaError, and what a stage says of its own."""
+        assert self._work is not None, "start first"
+        await self._work
+
+    async def close(self) -> None:
+        """End what is under way, and close everything."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        await self._close_own()
+        await self.target.close()
+
+    @abc.abstractmethod
+    async def _close_own(self) -> None:
+        """Close what the stage has beside the target's connections."""
+
+    @abc.abstractmethod
+    def stopped(self) -> dict[str, str]:
+        """What stopped while the others go on, by its name, each with its reason."""
+
+    def _refuse(self, name: str, error: Exception) -> None:
+        """Note why a topic is refused, and say it once."""
+        if self._refused.get(name) != str(error):
+            self._log.error("%s is STOPPED, the others go on: %s", name, error)
+        self._refused[name] = str(error)
+
+
+async def _until_tried(work: asyncio.Future[None], tried: Coroutine[Any, Any, None]) -> None:
+    """Wait until all that a stage's work begins with was tried once. Raises what the work has ended with before."""
+    trying = asyncio.ensure_future(tried)
+    await asyncio.wait([work, trying], return_when=asyncio.FIRST_COMPLETED)
+    trying.cancel()
+    if work.done():
+        await work
+
+
+def own_file(context: click.Context, path: Path | None, overrides: Sequence[str]) -> Path | None:
+    """The file of a stage's command; None where a sub-command was given, which has options of its own. Raises UsageError for
+    those in front of a sub-command, where nobody would look at them, and for a stage without a file.
+    """
+    if context.invoked_subcommand is None and path is None:
+        raise click.UsageError("Missing option '--config'.")
+    if context.invoked_subcommand is not None and (path is not None or overrides):
+        raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+    return path
+
+
+def run(stage: Stage, failures: tuple[type[Exception], ...] = (KafkaError,)) -> None:
+    """Run a stage until SIGTERM or SIGINT. Raises ClickException for one of the failures, and for what stopped meanwhile."""
+    try:
+        run_until_stopped(f"{stage.kind} {stage.name}", stage.start, stage.run, stage.close)
+    except failures as error:
+        raise click.ClickException(str(error)) from None
+    stopped = stage.stopped()
+    if stopped:
+        raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))

@@ -1,0 +1,21 @@
+"""Topics that stages make. What the topic before took they take, too: records of any time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.admin import Admin
+
+ANY_TIME = str((1 << 63) - 1)
+WIDE = {"message.timestamp.before.max.ms": ANY_TIME, "message.timestamp.after.max.ms": ANY_TIME}
+
+
+async def make_topic(admin: Admin, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+    """Make a topic with these configs, unless it is there. Raises KafkaError."""
+    try:
+        await admin.create_topics({topic: partitions}, configs={**configs, **WIDE}, exist_ok=True)
+    except KafkaError as error:
+        if error.code != ErrorCode.INVALID_CONFIG:
+            raise
+        await admin.create_topics({topic: partitions}, configs=configs, exist_ok=True)  # brokers before Kafka 3.6

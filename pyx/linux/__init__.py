@@ -1,0 +1,6 @@
+"""What the data plane asks of Linux.
+
+posix        system calls and libc, and atomic numbers
+descriptors  file descriptors, which the whole process shares
+kernel       the data plane's calls of the kernel, tried one by one
+"""
