@@ -91,6 +91,7 @@ check: ext
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target -j $$(nproc) $(CHECKS)
 check-ruff:
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 check-cython:
 	$(BIN)/cython-lint pyx
 check-mypy:

@@ -26,10 +26,7 @@ PROPERTIES = {
     "source->target.emit.checkpoints.enabled": "false",
     "source->target.sync.topic.configs.enabled": "false",
     "source->target.sync.topic.acls.enabled": "false",
-    **{
-        f"{topic}.replication.factor": "1"
-        for topic in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic")
-    },
+    **{f"{topic}.replication.factor": "1" for topic in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic")},
     **{f"{topic}.storage.replication.factor": "1" for topic in ("offset", "status", "config")},
     "replication.factor": "1",
     # Exactly once.

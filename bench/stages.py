@@ -40,9 +40,7 @@ class Stage:
         """Start it and don't wait."""
         with self._log_path.open("ab") as log:
             environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # a start must not measure Python's compiler
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
     @property
     def pid(self) -> int:

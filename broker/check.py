@@ -24,9 +24,7 @@ from penstock.broker.store.base import StoreError, paths
 from penstock.broker.store.values import Fields
 
 
-def faults(
-    node_id: int, folders: Sequence[Path], listeners: Sequence[Listener], forget: Path | None = None
-) -> list[str]:
+def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener], forget: Path | None = None) -> list[str]:
     """What would keep a broker from a start, or a folder from being used: sentences. forget: a log folder to give up."""
     found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
     if forget is not None:
@@ -45,9 +43,7 @@ def faults(
             found.append(str(error))
             continue
         if owner != node_id:
-            found.append(
-                f"the data folder `{folder}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
-            )
+            found.append(f"the data folder `{folder}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`")
         clusters.setdefault(values["cluster.id"], folder)
         if number == 0 and HAS_STORE in values and not (folder / STORE).is_file():
             found.append(
@@ -79,9 +75,7 @@ def _access(folder: Path) -> list[str]:
     if os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         return []
     if nearest == folder:
-        return [
-            f"this user (uid {os.geteuid()}) can't write to the data folder `{folder}`, or its disk is mounted read-only"
-        ]
+        return [f"this user (uid {os.geteuid()}) can't write to the data folder `{folder}`, or its disk is mounted read-only"]
     return [
         f"the data folder `{folder}` isn't there, and this user (uid {os.geteuid()}) can't make it in `{nearest}`: "
         "is its disk mounted?"

@@ -27,9 +27,7 @@ _log = log.get(__name__)
 class AgeClock:
     """Milliseconds since 1970, for ages only. Any thread may ask; one has to now and then, so that jumps are seen."""
 
-    def __init__(
-        self, wall_ms: Callable[[], int], monotonic_ms: Callable[[], int], config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, wall_ms: Callable[[], int], monotonic_ms: Callable[[], int], config: Mapping[str, Any]) -> None:
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
         self._config = config

@@ -42,7 +42,9 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
 @click.option("--advertised", metavar="HOST:PORT", help="The address that clients get, if it differs.")
 @click.option(
-    Way.RESTORE.value, "restore", is_flag=True,
+    Way.RESTORE.value,
+    "restore",
+    is_flag=True,
     help="Once, when the metadata store is damaged or missing: take its newest backup; what is there is set aside.",
 )
 @click.option(

@@ -179,9 +179,7 @@ HANDLERS: dict[int, Handler] = {}
 def advertised() -> list[ApiVersionsResponse.ApiVersion]:
     """What ApiVersions answers: exactly what is registered."""
     return [
-        ApiVersionsResponse.ApiVersion(
-            api_key=handler.key, min_version=handler.versions[0], max_version=handler.versions[1]
-        )
+        ApiVersionsResponse.ApiVersion(api_key=handler.key, min_version=handler.versions[0], max_version=handler.versions[1])
         for handler in HANDLERS.values()
     ]
 
@@ -265,9 +263,7 @@ class Dispatch:
         begun.add_done_callback(forget)
         self._start(self._in_turn(request, before, begun))
 
-    async def _in_turn(
-        self, request: Request, before: asyncio.Future[None] | None, begun: asyncio.Future[None]
-    ) -> None:
+    async def _in_turn(self, request: Request, before: asyncio.Future[None] | None, begun: asyncio.Future[None]) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before])
@@ -351,9 +347,7 @@ class Dispatch:
             if served:
                 return
             await self._release(request)
-            refused = transactionalproduce.refused(
-                self._context.transactions, request, *self._answers.unverified(request)
-            )
+            refused = transactionalproduce.refused(self._context.transactions, request, *self._answers.unverified(request))
             answer = self._answers.append_produce(request, refused)
             if folders:
                 await self._flushing.run(folders, self._answers.flush_produce, request)

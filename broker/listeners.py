@@ -210,9 +210,7 @@ class Limits:
             while (wanted := self._wanted()) != self._set:
                 self._set = wanted
                 try:
-                    own = await loop.run_in_executor(
-                        None, _address_limits, self._config["max.connections.per.ip.overrides"]
-                    )
+                    own = await loop.run_in_executor(None, _address_limits, self._config["max.connections.per.ip.overrides"])
                 except ConfigError as error:
                     _log.error("the limits of connections stay as they were: %s", error)
                 else:

@@ -41,9 +41,7 @@ BESIDE = f"{STORE}.restoring"
 COPIED = declare("metadata.copied", "a backup is copied, the damaged store is still in its place")
 SET_ASIDE = declare("metadata.set_aside", "the damaged store is set aside, the backup isn't in its place yet")
 RESTORED = declare("metadata.restored", "the backup is in its place and was not opened yet")
-BEGUN = declare(
-    "metadata.begun", "the folders name the new store, the old one is set aside, the new one isn't made yet"
-)
+BEGUN = declare("metadata.begun", "the folders name the new store, the old one is set aside, the new one isn't made yet")
 
 _log = log.get(__name__)
 
@@ -180,9 +178,7 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
     there = f"holds a metadata store, `{STORE}`, and isn't the first log folder"
     way = f"if it is the right one, put `{others[0]}` first in `log.dirs`, or give it as `--data`"
     if _size_bytes(path):
-        raise FolderError(
-            f"`{others[0]}` {there}, `{path.parent}`, which holds one too: {way}; move the other one away"
-        )
+        raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds one too: {way}; move the other one away")
     raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds none: {way}; if not, move it away")
 
 
@@ -241,9 +237,7 @@ def _begin_again(path: Path, wrong: str, past: _Past, dirs: LogDirs, new_id: str
     _set_aside(path, [*beside, *backups.files(past.folders)])
     name_store(dirs, new_id)
     if dirs.first.store_id != new_id:
-        raise FolderError(
-            f"`{path.with_name(META)}` can't be written: see to its disk, and start again in the same way"
-        )
+        raise FolderError(f"`{path.with_name(META)}` can't be written: see to its disk, and start again in the same way")
     failpoint(BEGUN)
 
 

@@ -114,10 +114,7 @@ def shows_error(answer: Struct) -> bool:
     if any(getattr(answer, name, 0) for name in _CODES):
         return True
     return any(
-        shows_error(item)
-        for name in answer.__slots__
-        for item in _items(answer, name) or ()
-        if isinstance(item, Struct)
+        shows_error(item) for name in answer.__slots__ for item in _items(answer, name) or () if isinstance(item, Struct)
     )
 
 

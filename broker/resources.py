@@ -217,9 +217,7 @@ class Loggers:
         """The level in force of every logger."""
         if not name:
             raise _invalid("Broker id must not be empty")
-        check_broker_id(
-            context, name, f"Unexpected broker id, expected {context.node_id} but received {name}", "Broker"
-        )
+        check_broker_id(context, name, f"Unexpected broker id, expected {context.node_id} but received {name}", "Broker")
         return [
             Described(
                 logger, _level_name(logger), ConfigSource.BROKER_LOGGER, ConfigType.UNKNOWN, "The level of a logger.",

@@ -170,9 +170,7 @@ class Topics:
         state = self.partition(name, index)
         if epoch >= 0 and epoch != state.leader_epoch:
             older = epoch < state.leader_epoch
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, f"{name}-{index}"
-            )
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, f"{name}-{index}")
         return state
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
@@ -182,9 +180,7 @@ class Topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         collision = next((t for t in self._by_name if t.replace(".", "_") == name.replace(".", "_")), None)
         if collision is not None:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}"
-            )
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}")
         self._check_count(partitions)
         check_partitions(self.partition_count(), partitions)
         check_topic_configs(self._config, configs)
@@ -196,9 +192,7 @@ class Topics:
     def _check_count(self, partitions: int) -> None:
         most = self._config["max.partitions.per.topic"]
         if partitions <= 0:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
-            )
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
         if partitions > most:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"A topic may have at most {most} partitions.")
 
@@ -325,9 +319,7 @@ class Topics:
             swapping = self.logs.reconfigure(topic)
             self.changed.set()
             if awaits_confirmation(configs):
-                _log.warning(
-                    "topic=%s was altered; its retention and compaction are paused until %s is true", name, CONFIRMED
-                )
+                _log.warning("topic=%s was altered; its retention and compaction are paused until %s is true", name, CONFIRMED)
             elif paused:
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
         await self.logs.swapped(swapping)
@@ -503,9 +495,7 @@ class Topics:
         try:
             await self._store.set(paths.partition_state(topic.name, state.index), state_json(self.controller_epoch, state))
         except StoreError as error:
-            _log.warning(
-                "topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error
-            )
+            _log.warning("topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error)
 
     async def finish_deletions(self, forget: Callable[[str], None]) -> None:
         """The rest of the deletions that a crash cut short, once the coordinators are there. Raises StoreError."""

@@ -30,6 +30,7 @@ from penstock.pipeline.stages.quarantine import Quarantine, came, note
 
 T = TypeVar("T")
 
+
 async def find_position(admin: Admin, stage: Stage, partition: int) -> Position | None:
     """The committed position of a partition, if there is one. Raises OperatorNeeded."""
     tp = stage.input(partition)
@@ -89,6 +90,7 @@ def partition_option(command: Callable[..., T]) -> Callable[..., T]:
 
 because_option = click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
 
+
 @click.command("accept")
 @click.option("-p", "--partition", "named", type=click.IntRange(0), help="The partition.")
 @click.argument("given", type=click.IntRange(0), metavar="[PARTITION]", required=False)
@@ -114,9 +116,7 @@ def accept(stage: Stage, named: int | None, given: int | None, because: str) -> 
         def change(before: Position | None) -> tuple[str, Position]:
             if before is None or not before.unknown:
                 topic, _ = stage.input(partition)
-                raise click.ClickException(
-                    f"{topic}-{partition} has not stopped for unknown ids: there is nothing to accept"
-                )
+                raise click.ClickException(f"{topic}-{partition} has not stopped for unknown ids: there is nothing to accept")
             unknown = before.unknown_ids(int(before.unknown.partition("..")[0]), start) or before.unknown
             return f"accept {unknown}", replace(before, unknown=unknown).accept()
 
@@ -218,9 +218,7 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
 
 @click.command("snapshot")
 @partition_option
-@click.option(
-    "--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A folder that isn't there yet."
-)
+@click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A folder that isn't there yet.")
 @stage_command
 def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
     """Keep a copy of a partition's store; the stage may run meanwhile. On the same file system its files are links.

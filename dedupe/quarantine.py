@@ -28,9 +28,7 @@ def corrupt_batch(batch: RawBatch, tp: TopicPartition) -> Iterator[RawBatch]:
     return chunks(bytes(batch), came(tp, batch.base_offset, reason))
 
 
-def records_aside(
-    records: Columns, chosen: npt.NDArray[np.int64], tp: TopicPartition, reason: str
-) -> Iterator[RawBatch]:
+def records_aside(records: Columns, chosen: npt.NDArray[np.int64], tp: TopicPartition, reason: str) -> Iterator[RawBatch]:
     """The chosen records, one of more than `BATCH_BYTES` alone.
 
     Each is made into objects: right for the rare record that is wrong.

@@ -32,9 +32,7 @@ class Dedupe(Stage):
         self.topics = job.deduped(config)  # refused before anything waits
         super().__init__("dedupe", config, log.get(__name__, stage=config["penstock.dedupe.name"]))
         self.workers: dict[tuple[str, int], Worker] = {}
-        self.lanes = self._lanes_from(
-            self.target, self._log, max_bytes=max(FETCH_BYTES, config["penstock.dedupe.batch.bytes"])
-        )
+        self.lanes = self._lanes_from(self.target, self._log, max_bytes=max(FETCH_BYTES, config["penstock.dedupe.batch.bytes"]))
         self._begun = {topic: asyncio.Event() for topic in self.topics}
         self._source = IdSource(config["penstock.dedupe.id"])
 

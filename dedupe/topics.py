@@ -102,9 +102,7 @@ def check_id(name: str, topic_id: str, noted: str, topic: str) -> None:
     """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded. `topic`: the
     stage's input."""
     if topic_id != noted:
-        raise OperatorNeeded(
-            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {begin_again(topic)}"
-        )
+        raise OperatorNeeded(f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {begin_again(topic)}")
 
 
 def missing_topic(topic: str) -> KafkaError:

@@ -112,9 +112,7 @@ def begin(
 @PIPELINE_FILE
 @SET
 @timeout_option()
-def skip(
-    source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], patience: Patience
-) -> None:
+def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], patience: Patience) -> None:
     """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
     Bytes and position are one transaction on the target; the position counts what was left out. An offset within a batch
@@ -134,9 +132,7 @@ def skip(
 @PIPELINE_FILE
 @SET
 @timeout_option()
-def retry(
-    source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], patience: Patience
-) -> None:
+def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], patience: Patience) -> None:
     """Let partitions that stopped try again, without a restart: those of a topic, one alone, or all of the source.
 
     Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties

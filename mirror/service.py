@@ -261,9 +261,7 @@ class Mirror(Stage):
 
     def stopped(self) -> dict[str, str]:
         """The partitions that stopped, as `source/topic-partition`, each with its reason."""
-        stopped = {
-            f"{source}/{name}": why for source, lanes in self._lanes.items() for name, why in lanes.stopped().items()
-        }
+        stopped = {f"{source}/{name}": why for source, lanes in self._lanes.items() for name, why in lanes.stopped().items()}
         return {**self._refused, **stopped}
 
 

@@ -84,19 +84,13 @@ class Stretch:
             offset = behind
 
     async def _fetch(self, offset: int) -> FetchResponse.PartitionData:
-        place = FetchRequest.FetchPartition(
-            partition=self._tp[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES
-        )
+        place = FetchRequest.FetchPartition(partition=self._tp[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
         request = FetchRequest(
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=FETCH_BYTES,
             isolation_level=1,  # so that the answer says which transactions were aborted
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=self._tp[0], topic_id=self._topic_id or NO_TOPIC_ID, partitions=[place]
-                )
-            ],
+            topics=[FetchRequest.FetchTopic(topic=self._tp[0], topic_id=self._topic_id or NO_TOPIC_ID, partitions=[place])],
         )
 
         async def attempt() -> FetchResponse.PartitionData:

@@ -78,9 +78,12 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
         if copied not in ids and not any(lane[0] == copied for lane in lanes):
             state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it or can't be asked"
             if topic in theirs:
-                state, why = "not copied", (
-                    f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log says "
-                    "what it is refused for"
+                state, why = (
+                    "not copied",
+                    (
+                        f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log "
+                        "says what it is refused for"
+                    ),
                 )
             rows.append({**_empty(name, (topic, None)), "state": state, "why": why})
     return rows

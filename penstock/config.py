@@ -312,9 +312,7 @@ def _value(prop: Property, name: str, text: str) -> Any:
         raise ValueError("stands for a value that this property doesn't take") from None
 
 
-def read_texts(
-    path: str | Path | None = None, overrides: Iterable[str] = (), twice: list[str] | None = None
-) -> dict[str, str]:
+def read_texts(path: str | Path | None = None, overrides: Iterable[str] = (), twice: list[str] | None = None) -> dict[str, str]:
     """The keys and values of a file, with `key=value` overrides on top. Raises ConfigError.
 
     `twice` gets a sentence for each key that stands in the file a second time; the last value is in force, as in Java.

@@ -126,9 +126,7 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-PIPELINE_FILE = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
-)
+PIPELINE_FILE = click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
 
 

@@ -119,9 +119,7 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """A function that starts brokers: `make_broker(name="a", **{"num.partitions": 3})`."""
     made: list[BrokerProcess] = []
 
-    def make(
-        name: str = "broker", environment: dict[str, str] | None = None, **properties: object
-    ) -> BrokerProcess:
+    def make(name: str = "broker", environment: dict[str, str] | None = None, **properties: object) -> BrokerProcess:
         broker = BrokerProcess(tmp_path / name, {**PROPERTIES, **properties}, environment=environment)
         made.append(broker)
         return broker.start()

@@ -96,9 +96,7 @@ def prove(name: str, tree: Path) -> bool:
     result = "failed: interrupted"
     try:
         with log.open("wb") as output:
-            made = subprocess.run(
-                ["make", name], cwd=tree, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-            )
+            made = subprocess.run(["make", name], cwd=tree, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
         result = PASSED if made.returncode == 0 else f"failed: exit code {made.returncode}"
     finally:
         seconds = round(time.monotonic() - clock)
@@ -140,7 +138,6 @@ def write(table: Path, part: str, run: list[str]) -> None:
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
-
 
 
 if __name__ == "__main__":

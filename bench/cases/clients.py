@@ -51,9 +51,7 @@ class RdProduce(Case):
         given = {"acks": "1", **QUEUE, **self.properties}
 
         def produce() -> dict[str, float]:
-            return ended(
-                rdkafka(world.programs, "produce", broker, self._topics[side], count, self.record_bytes, given)
-            )[-1]
+            return ended(rdkafka(world.programs, "produce", broker, self._topics[side], count, self.record_bytes, given))[-1]
 
         done, cpu_s = world.measured(broker, produce)
         return throughput(count, self.record_bytes, done["seconds"], cpu_s, done["client_cpu_s"])
@@ -86,9 +84,7 @@ class RdConsume(Case):
         broker, topic, count = world.broker(side), self._topics[side], world.scaled(self.records, least=1000)
 
         def consume() -> list[dict[str, float]]:
-            running = [
-                rdkafka(world.programs, "consume", broker, topic, count, 0, {}) for _ in range(self.consumers)
-            ]
+            running = [rdkafka(world.programs, "consume", broker, topic, count, 0, {}) for _ in range(self.consumers)]
             return [ended(process)[-1] for process in running]
 
         done, cpu_s = world.measured(broker, consume)
@@ -238,9 +234,7 @@ class JavaConsume(Case):
 
     def run(self, world: World, side: str) -> Sample:
         broker, count = world.broker(side), world.scaled(self.records, least=1000)
-        done, cpu_s = world.measured(
-            broker, lambda: java_consume(world, broker, self._topics[side], count, self.consumers)
-        )
+        done, cpu_s = world.measured(broker, lambda: java_consume(world, broker, self._topics[side], count, self.consumers))
         return throughput(int(done["records"]), self.record_bytes, done["seconds"], cpu_s)
 
     def finish(self, world: World, side: str) -> None:

@@ -47,9 +47,7 @@ class Filled:
 def fill(world: World, broker: Broker, hint: str, gb: float) -> Filled:
     """Produce so many GB (scaled) into a new topic."""
     topic = world.topic(broker, hint, 1)
-    load = frames.produce(
-        world.path(hint), topic, 1, batch_bytes=BATCH_BYTES, record_bytes=RECORD_BYTES
-    )
+    load = frames.produce(world.path(hint), topic, 1, batch_bytes=BATCH_BYTES, record_bytes=RECORD_BYTES)
     count = world.scaled(gb * GB / load.value_bytes, least=4)
     world.requests(broker, load, in_flight=4, requests=count)
     load.path.unlink()

@@ -95,8 +95,5 @@ CASES: list[Case] = [
         MirrorFlush(f"mirror-flush-{kind}", f"the mirror into {kind}, {WITH}; without", PENSTOCK, LARGE, disk=Disk(kind))
         for kind in ("ext4", "xfs")
     ),
-    *(
-        DedupeFlush(f"dedupe-flush-{kind}", f"dedupe on {kind}, {WITH}; without", disk=Disk(kind))
-        for kind in ("ext4", "xfs")
-    ),
+    *(DedupeFlush(f"dedupe-flush-{kind}", f"dedupe on {kind}, {WITH}; without", disk=Disk(kind)) for kind in ("ext4", "xfs")),
 ]

@@ -73,9 +73,7 @@ class Functions(Case):
         kept = logs.offsets(TOPIC, 0)
         choose = random.Random(1)
         places = [choose.randrange(kept.log_start, kept.log_end) for _ in range(world.scaled(READS, least=20))]
-        sample["find and read one batch ns"] = each_ns(
-            len(places), lambda number: logs.read(TOPIC, 0, places[number], 1)
-        )
+        sample["find and read one batch ns"] = each_ns(len(places), lambda number: logs.read(TOPIC, 0, places[number], 1))
         return sample
 
     def _append(self, logs: LogManager, body: bytes, count: int) -> float:

@@ -44,9 +44,7 @@ class SingleProducer(Case):
         broker, count = world.broker(side), world.scaled(RECORDS, least=1000)
         topic = world.topic(broker, self.name, PARTITIONS, RECYCLED_TOPIC)
         try:
-            done, cpu_s = world.measured(
-                broker, lambda: java_produce(world, broker, topic, count, RECORD_BYTES, PRODUCER)
-            )
+            done, cpu_s = world.measured(broker, lambda: java_produce(world, broker, topic, count, RECORD_BYTES, PRODUCER))
         finally:
             world.drop(broker, topic)
         sample = throughput(count, RECORD_BYTES, done["seconds"], cpu_s)
@@ -71,9 +69,7 @@ class Consumers(Case):
 
     def run(self, world: World, side: str) -> Sample:
         broker, count = world.broker(side), world.scaled(RECORDS, least=1000)
-        done, cpu_s = world.measured(
-            broker, lambda: java_consume(world, broker, self._topics[side], count, self.consumers)
-        )
+        done, cpu_s = world.measured(broker, lambda: java_consume(world, broker, self._topics[side], count, self.consumers))
         sample = throughput(int(done["records"]), RECORD_BYTES, done["seconds"], cpu_s)
         return {"records_per_s": sample.pop("records_per_s"), **sample}
 
@@ -112,9 +108,7 @@ class EndToEnd(Case):
         count = world.scaled(self.records, least=100)
         arguments = (broker.bootstrap, topic, str(count), "1", str(RECORD_BYTES))
         try:
-            out, cpu_s = world.measured(
-                broker, lambda: said(java(world, "org.apache.kafka.tools.EndToEndLatency", *arguments))
-            )
+            out, cpu_s = world.measured(broker, lambda: said(java(world, "org.apache.kafka.tools.EndToEndLatency", *arguments)))
         finally:
             world.drop(broker, topic)
         average, percentiles = _AVERAGE.search(out), _PERCENTILES.search(out)

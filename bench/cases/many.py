@@ -63,9 +63,7 @@ class Crowd(Case):
             "first_commits_per_s": groups / committed_s,
         }
 
-    def _ask(
-        self, world: World, broker: Broker, path: Path, topics: list[str], count: int
-    ) -> dict[str, float]:
+    def _ask(self, world: World, broker: Broker, path: Path, topics: list[str], count: int) -> dict[str, float]:
         frames.write(path, [(requests.metadata_request(*topics), requests.METADATA_VERSION)])
         try:
             return world.requests(broker, path, requests=world.scaled(count, least=10))[-1]
@@ -77,9 +75,7 @@ def commit(connection: WireConnection, group: str, topic: str) -> None:
     """Commit an offset as a consumer does that assigns its partitions itself; waits for the coordinator."""
     own = messages.OffsetCommitRequest
     partition = own.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    request = own(
-        group_id=group, topics=[own.OffsetCommitRequestTopic(name=topic, partitions=[partition])]
-    )
+    request = own(group_id=group, topics=[own.OffsetCommitRequestTopic(name=topic, partitions=[partition])])
 
     def attempt() -> None:
         answer = connection.ask(request, requests.OFFSET_COMMIT_VERSION)
@@ -131,18 +127,14 @@ class Sustained(Case):
         try:
             printed, cpu_s = world.measured(
                 broker,
-                lambda: world.requests(
-                    broker, load, connections=self.producers, rate=rate, seconds=seconds, window=window_s
-                ),
+                lambda: world.requests(broker, load, connections=self.producers, rate=rate, seconds=seconds, window=window_s),
             )
         finally:
             world.drop(broker, topic)
             path.unlink()
         return self._sample(printed, load, cpu_s, window_s)
 
-    def _sample(
-        self, printed: list[dict[str, float]], load: frames.Frames, cpu_s: float, window_s: float
-    ) -> Sample:
+    def _sample(self, printed: list[dict[str, float]], load: frames.Frames, cpu_s: float, window_s: float) -> Sample:
         whole = printed[-1]
         windows = [one for one in printed[:-1] if one["seconds"] > window_s / 2]
         rates = [one["requests"] * load.value_bytes / 1e6 / one["seconds"] for one in windows]

@@ -19,9 +19,7 @@ Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 
-async def handle(
-    context: Context, request: AlterUserScramCredentialsRequest, call: Call
-) -> AlterUserScramCredentialsResponse:
+async def handle(context: Context, request: AlterUserScramCredentialsRequest, call: Call) -> AlterUserScramCredentialsResponse:
     """Change one user after the other; one that fails does not touch the others."""
     asked: list[Deletion | Upsertion] = [*request.deletions, *request.upsertions]
     names = Counter(one.name for one in asked)
@@ -32,9 +30,7 @@ async def handle(
         result = results.setdefault(one.name, Result(user=one.name, error_message=None))
         try:
             if names[one.name] > 1:
-                raise KafkaError(
-                    ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
-                )
+                raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
             changes[Entity(user=one.name)] = _delete(context, one) if isinstance(one, Deletion) else _upsert(one)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what

@@ -23,9 +23,7 @@ Assignment = ConsumerGroupDescribeResponse.Assignment
 Parts = ConsumerGroupDescribeResponse.TopicPartitions
 
 
-async def handle(
-    context: Context, request: ConsumerGroupDescribeRequest, call: Call
-) -> ConsumerGroupDescribeResponse:
+async def handle(context: Context, request: ConsumerGroupDescribeRequest, call: Call) -> ConsumerGroupDescribeResponse:
     """Describe one after the other, in turns with the loop's other work."""
     response = ConsumerGroupDescribeResponse()
     if not enabled(context):

@@ -24,9 +24,7 @@ SUBSCRIPTION_MAX_CHARACTERS = 500_000
 Parts = ConsumerGroupHeartbeatResponse.TopicPartitions
 
 
-async def handle(
-    context: Context, request: ConsumerGroupHeartbeatRequest, call: Call
-) -> ConsumerGroupHeartbeatResponse:
+async def handle(context: Context, request: ConsumerGroupHeartbeatRequest, call: Call) -> ConsumerGroupHeartbeatResponse:
     """Check the request by itself, then ask the group."""
     if not enabled(context):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -101,9 +99,7 @@ def _check_joining(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.topic_partitions is None or request.topic_partitions:
         raise _invalid("TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise _invalid(
-            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-        )
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
 
 
 def _invalid(text: str) -> KafkaError:

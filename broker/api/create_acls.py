@@ -14,6 +14,4 @@ async def handle(context: Context, request: CreateAclsRequest, call: Call) -> Cr
         await call.turns.take()
         check_elements(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
     Result = CreateAclsResponse.AclCreationResult
-    return CreateAclsResponse(
-        results=[Result(error_code=error.code, error_message=error.what) for _ in request.creations]
-    )
+    return CreateAclsResponse(results=[Result(error_code=error.code, error_message=error.what) for _ in request.creations])

@@ -97,9 +97,7 @@ def _partitions(context: Context, wanted: Wanted) -> int:
         )
     indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
     if indexes != list(range(len(indexes))):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence."
-        )
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
     for assignment in wanted.assignments:
         check_assignment(context, assignment.broker_ids)
     return len(indexes)

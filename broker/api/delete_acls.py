@@ -14,6 +14,4 @@ async def handle(context: Context, request: DeleteAclsRequest, call: Call) -> De
         await call.turns.take()
         check_elements(one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type)
     Result = DeleteAclsResponse.DeleteAclsFilterResult
-    return DeleteAclsResponse(
-        filter_results=[Result(error_code=error.code, error_message=error.what) for _ in request.filters]
-    )
+    return DeleteAclsResponse(filter_results=[Result(error_code=error.code, error_message=error.what) for _ in request.filters])

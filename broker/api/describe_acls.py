@@ -9,8 +9,6 @@ KEY, VERSIONS = 29, (0, 3)
 
 async def handle(context: Context, request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
     """Answer SECURITY_DISABLED."""
-    check_elements(
-        request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
-    )
+    check_elements(request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type)
     error = no_authorizer()
     return DescribeAclsResponse(error_code=error.code, error_message=error.what)

@@ -10,9 +10,7 @@ KEY, VERSIONS = 48, (0, 1)
 Entry = DescribeClientQuotasResponse.EntryData
 
 
-async def handle(
-    context: Context, request: DescribeClientQuotasRequest, call: Call
-) -> DescribeClientQuotasResponse:
+async def handle(context: Context, request: DescribeClientQuotasRequest, call: Call) -> DescribeClientQuotasResponse:
     """Answer an entry for each entity."""
     components = [quotas.Component(one.entity_type, one.match_type, one.match) for one in request.components]
     try:
@@ -21,10 +19,7 @@ async def handle(
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.what, entries=None)
     entries = []
     for entity, values in quotas.find(context.entities, components, request.strict):
-        parts = [
-            DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
-            for kind, name in entity.parts()
-        ]
+        parts = [DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts()]
         described = [DescribeClientQuotasResponse.ValueData(key=key, value=value) for key, value in values.items()]
         entries.append(Entry(entity=parts, values=described))
     return DescribeClientQuotasResponse(error_message=None, entries=entries)

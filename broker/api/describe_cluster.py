@@ -18,8 +18,7 @@ async def handle(context: Context, request: DescribeClusterRequest, call: Call) 
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
-            "CONTROLLER",
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
         )
     if request.endpoint_type != BROKERS:
         return DescribeClusterResponse(

@@ -25,9 +25,7 @@ async def handle(context: Context, request: DescribeConfigsRequest, call: Call) 
     response = DescribeConfigsResponse()
     for resource in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
         await call.turns.take()
-        result = Result(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
+        result = Result(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             described = _describe(context, resource.resource_type, resource.resource_name)
         except KafkaError as error:

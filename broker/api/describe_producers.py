@@ -7,9 +7,7 @@ from penstock.pyx.wire.messages import DescribeProducersRequest, DescribeProduce
 KEY, VERSIONS = 61, (0, 0)
 
 
-async def handle(
-    context: Context, request: DescribeProducersRequest, call: Call
-) -> DescribeProducersResponse:
+async def handle(context: Context, request: DescribeProducersRequest, call: Call) -> DescribeProducersResponse:
     """Answer per partition."""
     response = DescribeProducersResponse()
     for topic in {one.name: one for one in request.topics}.values():

@@ -17,9 +17,7 @@ Entry = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-async def handle(
-    context: Context, request: DescribeTopicPartitionsRequest, call: Call
-) -> DescribeTopicPartitionsResponse:
+async def handle(context: Context, request: DescribeTopicPartitionsRequest, call: Call) -> DescribeTopicPartitionsResponse:
     """Answer one page."""
     asked = [topic.name for topic in request.topics]
     cursor = request.cursor

@@ -40,7 +40,6 @@ def _one(context: Context, name: str) -> Described:
         producer_id=facts.producer_id,
         producer_epoch=facts.producer_epoch,
         topics=[
-            DescribeTransactionsResponse.TopicData(topic=topic, partitions=partitions)
-            for topic, partitions in topics.items()
+            DescribeTransactionsResponse.TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()
         ],
     )

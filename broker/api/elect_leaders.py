@@ -25,9 +25,7 @@ async def handle(context: Context, request: ElectLeadersRequest, call: Call) -> 
     if request.election_type not in (PREFERRED, UNCLEAN):
         response.error_code = ErrorCode.INVALID_REQUEST
     if request.topic_partitions is None:
-        response.replica_election_results = [
-            Topic(topic=topic.name, partition_result=[]) for topic in context.topics.all()
-        ]
+        response.replica_election_results = [Topic(topic=topic.name, partition_result=[]) for topic in context.topics.all()]
         return response
     for asked in request.topic_partitions:
         results = []

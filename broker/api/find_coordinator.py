@@ -34,9 +34,7 @@ async def _coordinator(context: Context, key_type: int, key: str, call: Call) ->
     try:
         await _ready(context, key_type, key)
     except KafkaError as error:
-        return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.what
-        )
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.what)
     host, port = context.advertised_for(call.listener)
     return Coordinator(key=key, node_id=context.node_id, host=host, port=port, error_message=None)
 

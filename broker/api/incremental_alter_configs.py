@@ -19,9 +19,7 @@ Asked = IncrementalAlterConfigsRequest.AlterConfigsResource
 Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
-async def handle(
-    context: Context, request: IncrementalAlterConfigsRequest, call: Call
-) -> IncrementalAlterConfigsResponse:
+async def handle(context: Context, request: IncrementalAlterConfigsRequest, call: Call) -> IncrementalAlterConfigsResponse:
     """Change one resource after the other; one that fails does not touch the others."""
 
     async def alter(resource: Asked) -> None:

@@ -22,9 +22,7 @@ async def handle(context: Context, request: InitProducerIdRequest, call: Call) -
     error = result.error
     if error == ErrorCode.PRODUCER_FENCED and call.api_version < FENCED_SINCE:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return InitProducerIdResponse(
-        error_code=error, producer_id=result.producer_id, producer_epoch=result.producer_epoch
-    )
+    return InitProducerIdResponse(error_code=error, producer_id=result.producer_id, producer_epoch=result.producer_epoch)
 
 
 async def _init(context: Context, request: InitProducerIdRequest) -> ProducerResult:

@@ -55,9 +55,7 @@ def _response(result: JoinResult, call: Call) -> JoinGroupResponse:
         skip_assignment=result.skip_assignment,
         member_id=result.member_id,
         members=[
-            JoinGroupResponse.JoinGroupResponseMember(
-                member_id=member_id, group_instance_id=instance_id, metadata=metadata
-            )
+            JoinGroupResponse.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
             for member_id, instance_id, metadata in result.members
         ],
     )

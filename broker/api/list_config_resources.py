@@ -15,14 +15,10 @@ LISTED: dict[int, Resource | Loggers] = {**RESOURCES, BROKER_LOGGER: LOGGERS}
 Listed = ListConfigResourcesResponse.ConfigResource
 
 
-async def handle(
-    context: Context, request: ListConfigResourcesRequest, call: Call
-) -> ListConfigResourcesResponse:
+async def handle(context: Context, request: ListConfigResourcesRequest, call: Call) -> ListConfigResourcesResponse:
     """Answer the resources of the types that are asked for."""
     kinds = (CLIENT_METRICS,) if call.api_version == 0 else tuple(dict.fromkeys(request.resource_types)) or tuple(LISTED)
     if any(kind not in LISTED for kind in kinds):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    resources = [
-        Listed(resource_name=name, resource_type=kind) for kind in kinds for name in LISTED[kind].names(context)
-    ]
+    resources = [Listed(resource_name=name, resource_type=kind) for kind in kinds for name in LISTED[kind].names(context)]
     return ListConfigResourcesResponse(config_resources=resources)

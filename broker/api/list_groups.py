@@ -28,8 +28,6 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
         if (states and state.lower() not in states) or (types and kind not in types):
             continue
         response.groups.append(
-            ListGroupsResponse.ListedGroup(
-                group_id=name, protocol_type=protocol_type, group_state=state, group_type=kind
-            )
+            ListGroupsResponse.ListedGroup(group_id=name, protocol_type=protocol_type, group_state=state, group_type=kind)
         )
     return response

@@ -128,9 +128,7 @@ async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
     return answer
 
 
-def offsets_before(
-    starts: Sequence[int], modified_ms: Sequence[int], timestamp: int, max_num_offsets: int
-) -> list[int]:
+def offsets_before(starts: Sequence[int], modified_ms: Sequence[int], timestamp: int, max_num_offsets: int) -> list[int]:
     """The newest of the offsets whose time is at most `timestamp` (-1 all, -2 the oldest), newest first."""
     if timestamp == LATEST:
         count = len(starts)

@@ -20,9 +20,7 @@ async def _end(context: Context, topic: str, asked: Asked) -> tuple[int, int]:
     return context.log_manager.offset_for_epoch(topic, asked.partition, asked.leader_epoch)
 
 
-async def handle(
-    context: Context, request: OffsetForLeaderEpochRequest, call: Call
-) -> OffsetForLeaderEpochResponse:
+async def handle(context: Context, request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Answer per partition."""
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
@@ -38,7 +36,5 @@ async def handle(
             except KafkaError as error:
                 answer.error_code = error.code
             answers.append(answer)
-        response.topics.append(
-            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers)
-        )
+        response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
     return response

@@ -152,9 +152,7 @@ class BrokerConfig(Mapping[str, Any]):
     def _parsed(self, texts: Mapping[str, str], default: bool) -> dict[str, Any]:
         """The values of what is altered at run time, once these are all that is for this broker, or for all brokers."""
         layers = {**texts, **self.dynamic} if default else {**self.dynamic_default, **texts}
-        return {
-            name: SCHEMA.properties[name].parse(text.strip()) for name, text in layers.items() if name in SCHEMA.properties
-        }
+        return {name: SCHEMA.properties[name].parse(text.strip()) for name, text in layers.items() if name in SCHEMA.properties}
 
     def alter(self, texts: Mapping[str, str], *, default: bool = False) -> None:
         """Replace what was altered at run time for this broker, or (default) for all brokers.
@@ -248,9 +246,7 @@ class BrokerConfig(Mapping[str, Any]):
             (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         ]
         known = [self._describe(name, self._layers(name)) for name in SCHEMA.properties if "*" not in name]
-        return known + [
-            _unknown(name, source) for texts, source in layers for name in texts if name not in SCHEMA.properties
-        ]
+        return known + [_unknown(name, source) for texts, source in layers for name in texts if name not in SCHEMA.properties]
 
     def describe_default_broker(self) -> list[Described]:
         """The properties that were altered for all brokers."""

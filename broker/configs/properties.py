@@ -324,9 +324,7 @@ SCHEMA = Schema(
         Property("max.connections", parse_int(1, INT_MAX), INT_MAX, "Most connections; further ones wait."),
         Property("max.connections.per.ip", parse_int(0, INT_MAX), INT_MAX, "Most from an address; more are closed."),
         Property("max.connections.per.ip.overrides", parse_address_limits, "", "`host:count` where that differs."),
-        Property(
-            "max.connection.creation.rate", parse_int(1, INT_MAX), INT_MAX, "Most new connections a second; more wait."
-        ),
+        Property("max.connection.creation.rate", parse_int(1, INT_MAX), INT_MAX, "Most new connections a second; more wait."),
         Property("listener.name.*.max.connections", parse_int(1, INT_MAX), None, "The same of one listener."),
         Property("listener.name.*.max.connection.creation.rate", parse_int(1, INT_MAX), None, "The same of one."),
         Property(
@@ -372,9 +370,7 @@ SCHEMA = Schema(
             1000,
             "Fetch sessions that are kept; clients without one say all that they fetch each time.",
         ),
-        Property(
-            "penstock.fetch.session.cache.bytes", parse_int(0, LONG_MAX), 64 * MIB, "Most memory that they may take."
-        ),
+        Property("penstock.fetch.session.cache.bytes", parse_int(0, LONG_MAX), 64 * MIB, "Most memory that they may take."),
         Property("fetch.max.bytes", parse_int(1024, INT_MAX), 55 * MIB, "Most record bytes of one answer."),
         # Consumer groups.
         Property("group.initial.rebalance.delay.ms", _LONG, 3000, "Wait before a first rebalance."),
@@ -388,9 +384,7 @@ SCHEMA = Schema(
         Property("group.consumer.min.heartbeat.interval.ms", _INT, 5_000, "Least that a group's own may be."),
         Property("group.consumer.max.heartbeat.interval.ms", _INT, 15_000, "Most that it may be."),
         Property("group.consumer.max.size", _INT, INT_MAX, "Most members of a consumer group."),
-        Property(
-            "group.consumer.assignors", parse_assignors, ["uniform", "range"], "Assignors; the first is the default."
-        ),
+        Property("group.consumer.assignors", parse_assignors, ["uniform", "range"], "Assignors; the first is the default."),
         Property(
             "group.consumer.migration.policy",
             parse_migration_policy,

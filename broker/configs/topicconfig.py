@@ -139,7 +139,10 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("local.retention.bytes", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
     ("local.retention.ms", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
     (
-        "max.decompressed.message.bytes", INT, parse_int(1, INT_MAX - 8), INT_MAX - 8,
+        "max.decompressed.message.bytes",
+        INT,
+        parse_int(1, INT_MAX - 8),
+        INT_MAX - 8,
         "Kept only: how far a batch may inflate is bounded, not a record.",
     ),
     ("remote.copy.lag.bytes", LONG, parse_int(-1, LONG_MAX), -1, "Kept only: there is no tiered storage."),
@@ -147,7 +150,10 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("remote.log.copy.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     ("remote.log.delete.on.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     (
-        CONFIRMED, BOOL, parse_bool, True,
+        CONFIRMED,
+        BOOL,
+        parse_bool,
+        True,
         "`false`: no operator has confirmed yet that these are the topic's configs; retention and compaction are paused.",
     ),
     ("remote.storage.enable", BOOL, parse_no_tiered_storage, False, "Only `false`: there is no tiered storage."),
@@ -228,9 +234,7 @@ def check_topic_configs(config: Mapping[str, Any], configs: Mapping[str, str | N
     broker's own values beside the given ones."""
     nulls = [name for name, text in configs.items() if text is None]
     if nulls:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
-        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
     texts = {name: text or "" for name, text in configs.items()}
     for name, text in texts.items():
         entry = TOPIC_CONFIGS.get(name)

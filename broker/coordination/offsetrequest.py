@@ -44,9 +44,7 @@ def name_of(topics: Topics, asked: AskedTopic, by_id: bool) -> str | None:
     return known.name if known is not None else None
 
 
-def commits_of(
-    topics: Topics, asked: Iterable[tuple[str | None, Sequence[AskedCommit]]]
-) -> dict[TopicPartition, Committed]:
+def commits_of(topics: Topics, asked: Iterable[tuple[str | None, Sequence[AskedCommit]]]) -> dict[TopicPartition, Committed]:
     """The commits of the partitions that exist; `asked` are a topic's name (None: it isn't known) and its partitions."""
     commits: dict[TopicPartition, Committed] = {}
     for name, partitions in asked:

@@ -236,9 +236,7 @@ class Coordinator(ABC, Generic[M]):
         for partition in range(self._partitions):
             self._partition_begins(partition)
             try:
-                for raw in statelog.read_batches(
-                    self._parts.log_manager, self.topic, partition, self._skip_corrupt
-                ):
+                for raw in statelog.read_batches(self._parts.log_manager, self.topic, partition, self._skip_corrupt):
                     self._load_batch(partition, raw)
                 self._partition_read(partition)
             except (KafkaError, OSError) as error:

@@ -142,14 +142,10 @@ def _by_topic(facts: Facts) -> list[TransactionLogValue.PartitionsSchema]:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(facts.partitions):
         topics.setdefault(topic, []).append(partition)
-    return [
-        TransactionLogValue.PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()
-    ]
+    return [TransactionLogValue.PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
 
 
-def build_batches(
-    pairs: Sequence[KeyValue], timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
-) -> list[bytes]:
+def build_batches(pairs: Sequence[KeyValue], timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1) -> list[bytes]:
     """Batches of the records, in order. A producer's (transactional) records are always one batch.
 
     Raises KafkaError MESSAGE_TOO_LARGE where that is impossible.
@@ -189,9 +185,7 @@ def decode_group_record(key: bytes, value: bytes | None, offset: int) -> Loaded 
     if version in OFFSET_KEYS:
         offset_key = OffsetCommitKey.decode(rest, version)
         committed = _read_offset_value(value)
-        return Loaded(
-            offset_key.group, OffsetRecord(offset_key.topic, offset_key.partition, committed), offset
-        )
+        return Loaded(offset_key.group, OffsetRecord(offset_key.topic, offset_key.partition, committed), offset)
     if version == GROUP_KEY:
         group = GroupMetadataKey.decode(rest, version).group
         return Loaded(group, GroupRecord(_read_group_value(value)), offset)
@@ -286,9 +280,7 @@ def _read_transaction_value(value: bytes | None) -> Facts | None:
     except ValueError:
         raise WireError(f"transaction status {message.transaction_status}") from None
     partitions: frozenset[TopicPartition] = frozenset(
-        (topic.topic, partition)
-        for topic in message.transaction_partitions or ()
-        for partition in topic.partition_ids
+        (topic.topic, partition) for topic in message.transaction_partitions or () for partition in topic.partition_ids
     )
     return Facts(
         producer_id=message.producer_id,
@@ -311,9 +303,7 @@ def _known(version: int, message: Any) -> None:
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
-def read_batches(
-    log_manager: LogManager, topic: str, partition: int, skip_corrupt: bool = False
-) -> Iterator[RawBatch]:
+def read_batches(log_manager: LogManager, topic: str, partition: int, skip_corrupt: bool = False) -> Iterator[RawBatch]:
     """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch whose end
     can't be found; with `skip_corrupt` it is logged, and left out with all behind it.
     """
@@ -340,9 +330,7 @@ def _corrupt(skip: bool, topic: str, partition: int, offset: int, error: Excepti
     _log.error("left out: topic=%s partition=%d offset=%d: %s", topic, partition, offset, error)
 
 
-def read_records(
-    raw: RawBatch, decode: Decode, topic: str, partition: int, skip_corrupt: bool = False
-) -> Iterator[Loaded]:
+def read_records(raw: RawBatch, decode: Decode, topic: str, partition: int, skip_corrupt: bool = False) -> Iterator[Loaded]:
     """The records of a batch. Raises KafkaError CORRUPT_MESSAGE for what can't be read; with `skip_corrupt` it is logged
     and left out.
     """

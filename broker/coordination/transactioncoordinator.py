@@ -123,9 +123,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _check_recovered(self) -> None:
         if self.is_cut:  # Until all logs are open nobody can tell what is left of a transaction.
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a power cut came between: all logs must be open first"
-            )
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a power cut came between: all logs must be open first")
 
     async def _flush_written(self, name: str) -> None:
         """Flush what the ongoing transaction has written. Raises KafkaError."""

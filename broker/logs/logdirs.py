@@ -295,9 +295,7 @@ class LogDirs:
             log_dir.partitions.discard(key)
             if log_dir in copies and _copied_from(log_dir, key) == kept.id:
                 give_way(log_dir, key, DELETED)
-                _log.info(
-                    "topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path
-                )
+                _log.info("topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path)
             elif log_dir in copies:
                 stray = give_way(log_dir, key, STRAY)
                 _log.warning(
@@ -321,9 +319,7 @@ class LogDirs:
             )
         _log.warning("given up: %d partitions begin again, empty (%s)", len(lost), some(lost))
         if back:
-            _log.warning(
-                "%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back)
-            )
+            _log.warning("%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back))
 
     def found(self) -> set[Key]:
         """Every partition that lies in a folder that works."""

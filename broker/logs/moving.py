@@ -49,9 +49,7 @@ UNNAMED = declare("moving.unnamed", "the old folder hasn't the partition's name 
 SWAPPED = declare("moving.swapped", "only the new folder has the partition's name, it isn't open")
 OPENED = declare("moving.opened", "the partition is open in its new place, its old files are there")
 REMOVED = declare("moving.removed", "the partition is open in its new place, its old files are gone")
-BACK = declare(
-    "moving.back", "a move is taken back: the old folder has the partition's name, the new one may have it too"
-)
+BACK = declare("moving.back", "a move is taken back: the old folder has the partition's name, the new one may have it too")
 
 PIECE_BYTES = 8 << 20
 """What is copied at once. Two of them are at most on their way to the disk: a move that is given up ends with these."""

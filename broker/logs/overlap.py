@@ -22,9 +22,7 @@ def overlap(paths: Sequence[Path]) -> str:
         if one_device != other_device:
             continue
         if one_at == other_at:
-            return (
-                f"`{one}` and `{other}` are the same folder, by a link, `..` or a mount: take one of them out of `log.dirs`"
-            )
+            return f"`{one}` and `{other}` are the same folder, by a link, `..` or a mount: take one of them out of `log.dirs`"
         if one_at.is_relative_to(other_at) or other_at.is_relative_to(one_at):
             outer, inner = (one, other) if other_at.is_relative_to(one_at) else (other, one)
             return (

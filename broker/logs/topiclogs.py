@@ -383,9 +383,7 @@ class TopicLogs:
         for state in states:
             log_dir = self._dirs.of((topic.name, state.index))
             if log_dir is None or log_dir.offline:
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log folder of {topic.name}-{state.index} is offline"
-                )
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log folder of {topic.name}-{state.index} is offline")
             jobs.append(Job(topic, state, log_dir, settings))
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
@@ -412,9 +410,7 @@ class TopicLogs:
         here = [state for state in states if self._is_there(topic, state)]
         keys = [(topic.name, state.index) for state in here]
         loop = asyncio.get_running_loop()
-        for state, epoch in zip(
-            here, await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys), strict=True
-        ):
+        for state, epoch in zip(here, await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys), strict=True):
             state.leader_epoch = epoch + 1 if epoch < EPOCH_BELIEVED else 0
         return here
 
@@ -427,9 +423,7 @@ class TopicLogs:
         led = self._logs.partitions()
         for state in states:
             if (topic.name, state.index) in led:
-                await asyncio.get_running_loop().run_in_executor(
-                    self._executor, self._logs.stop, topic.name, state.index
-                )
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._logs.stop, topic.name, state.index)
 
     async def delete(self, topic: Topic) -> None:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""

@@ -130,9 +130,7 @@ class EmbeddedStore:
         self._child_watches: dict[str, list[Watch]] = {}
 
     @classmethod
-    async def open(
-        cls, path: Path, *, restored: bool = False, checked: bool = False, new_id: str = ""
-    ) -> EmbeddedStore:
+    async def open(cls, path: Path, *, restored: bool = False, checked: bool = False, new_id: str = "") -> EmbeddedStore:
         """Open or create the file, which is checked before anything is written to it.
 
         restored: it is a backup that was put there, and may have seen fewer changes than were made. checked: the caller has
@@ -219,9 +217,7 @@ class EmbeddedStore:
             if self._find(path) is None:
                 raise NoNodeError(path)
             # All that begins so; "0" is the character after "/".
-            rows = self._database.execute(
-                "SELECT path, data FROM node WHERE path > ? AND path < ?", (below, below[:-1] + "0")
-            )
+            rows = self._database.execute("SELECT path, data FROM node WHERE path > ? AND path < ?", (below, below[:-1] + "0"))
             return {row[0][len(below) :]: bytes(row[1]) for row in rows}
 
         return await self._run(path, work)

@@ -186,9 +186,7 @@ def _corrupt_ranges(
     offsets would be given again."""
     base_offset, dense = int(path.stem), known.first_dirty < 0
     following = -1 if after is None else int(after.stem)
-    ranges, next_offset, epoch, good = corrupt_ranges(
-        str(path), base_offset, dense, following, known.log_end if exact else -1
-    )
+    ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end if exact else -1)
     size = path.stat().st_size
     if not dense and following >= 0 and not ranges:
         lost = missing_from(path, next_offset, following, known, clean=clean)

@@ -71,9 +71,7 @@ class PendingUpkeep:
         flushed_since = False
         while self._rolled(path):
             began = time.monotonic()
-            flushed = await loop.run_in_executor(
-                self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1, path
-            )
+            flushed = await loop.run_in_executor(self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1, path)
             # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
             await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S) if flushed else CHECK_S)
             flushed_since = flushed_since or flushed > 0

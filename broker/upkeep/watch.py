@@ -28,9 +28,7 @@ SENTENCES = {
     "closed_slow_request": (
         "closed %d connections whose request did not come whole in time (`penstock.request.arrival.timeout.ms`)"
     ),
-    "closed_slow_reader": (
-        "closed %d connections that took nothing of their answers (`penstock.answer.taking.timeout.ms`)"
-    ),
+    "closed_slow_reader": ("closed %d connections that took nothing of their answers (`penstock.answer.taking.timeout.ms`)"),
     "closed_tls": (
         "closed %d connections that look like a TLS handshake: the listener speaks plaintext (clients need"
         " `security.protocol=PLAINTEXT`)"
@@ -41,14 +39,10 @@ SENTENCES = {
     ),
     "closed_malformed": "closed %d connections whose request could not be read: it is damaged, or no client of Kafka sent it",
     "closed_unsupported": "closed %d connections that asked for an API, or a version of it, that is not served",
-    "closed_unacknowledged": (
-        "closed %d connections whose produce with acks=0 failed: nothing else can tell these producers"
-    ),
+    "closed_unacknowledged": ("closed %d connections whose produce with acks=0 failed: nothing else can tell these producers"),
     "closed_fault": "closed %d connections that could not be served: memory was short, or a segment could not be read",
     "closed_address_limit": "closed %d new connections of addresses that have too many (`max.connections.per.ip`)",
-    "accepts_delayed": (
-        "new connections had to wait %d times: there are as many as `max.connections` or their rate allows"
-    ),
+    "accepts_delayed": ("new connections had to wait %d times: there are as many as `max.connections` or their rate allows"),
     "accepts_without_descriptor": (
         "new connections had to wait %d times: the process has too few file descriptors (`ulimit -n`)"
     ),

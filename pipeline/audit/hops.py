@@ -80,8 +80,7 @@ def _limits(*counts: TopicCounts) -> str:
 def _damage(counts: TopicCounts) -> str:
     """What is wrong with a log itself, in words: the first three places."""
     places = [
-        f"partition {one.partition}: the batch at offset {one.offset} can't be read ({one.reason})"
-        for one in counts.unreadable
+        f"partition {one.partition}: the batch at offset {one.offset} can't be read ({one.reason})" for one in counts.unreadable
     ]
     places += _short(counts)
     return "; ".join(places[:3] + ([f"and {len(places) - 3} more"] if len(places) > 3 else []))

@@ -171,9 +171,7 @@ async def take(config: Config, patience: Patience = USUAL) -> Snapshot:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{name}` is not on the aggregate cluster")
             counts.append(len(found.partitions))
         if counts[0] != counts[1]:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS, f"`{topic}` has {counts[0]} partitions and `{output}` {counts[1]}"
-            )
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"`{topic}` has {counts[0]} partitions and `{output}` {counts[1]}")
         # The later stage first: what it has read was there before, so no stage ever seems to be ahead of its input.
         stage = config["penstock.dedupe.name"]
         dedupe = None

@@ -130,9 +130,7 @@ class Admin(Client):
         left = list(names)
 
         async def attempt() -> None:
-            request = messages.DeleteTopicsRequest(
-                topic_names=left, timeout_ms=self.config["request.timeout.ms"]
-            )
+            request = messages.DeleteTopicsRequest(topic_names=left, timeout_ms=self.config["request.timeout.ms"])
             answer = await self._ask_controller(request)
             for topic in answer.responses:
                 gone = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -151,9 +149,7 @@ class Admin(Client):
 
         async def attempt() -> None:
             request = messages.CreatePartitionsRequest(
-                topics=[
-                    request_topic(name=name, count=count, assignments=None) for name, count in counts.items()
-                ],
+                topics=[request_topic(name=name, count=count, assignments=None) for name, count in counts.items()],
                 timeout_ms=self.config["request.timeout.ms"],
             )
             answer = await self._ask_controller(request)
@@ -174,11 +170,7 @@ class Admin(Client):
         except KafkaError:
             await self.metadata([], refresh=True)
             raise
-        parts = (
-            getattr(answer, "topics", None)
-            or getattr(answer, "responses", None)
-            or getattr(answer, "results", [])
-        )
+        parts = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", [])
         if any(part.error_code == ErrorCode.NOT_CONTROLLER for part in parts):
             await self.metadata([], refresh=True)
         return answer
@@ -259,9 +251,7 @@ class Admin(Client):
                 )
                 for topic, partitions in by_topic(node).items()
             ]
-            return messages.ListOffsetsRequest(
-                replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics
-            )
+            return messages.ListOffsetsRequest(replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics)
 
         def read(answer: messages.ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int, OffsetAt]]:
             for topic in answer.topics:
@@ -279,9 +269,7 @@ class Admin(Client):
         """The offset that a partition's log ends at; with read_committed its last stable offset."""
         return (await self.list_offsets({tp: LATEST}, isolation))[tp].offset
 
-    async def offsets_for_leader_epoch(
-        self, epochs: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    async def offsets_for_leader_epoch(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         """For each partition and leader epoch: (largest epoch not above it, its end offset). A log that was
         truncated ends an epoch earlier than a reader has seen it (KIP-320)."""
         request_topic = messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -406,9 +394,7 @@ class Admin(Client):
             group, messages.OffsetFetchRequest(group_id=group, topics=None, require_stable=require_stable)
         )
 
-    async def settled(
-        self, group: str, tps: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, tuple[int, str]]:
+    async def settled(self, group: str, tps: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, tuple[int, str]]:
         """What a group has committed (all of it, or of some partitions), after a moment for what is being committed now: of a
         busy stage, or one that hangs, some transaction is always open."""
 
@@ -424,17 +410,13 @@ class Admin(Client):
                 return await ask(True)
         return await ask(False)
 
-    async def _fetch_committed(
-        self, group: str, request: messages.OffsetFetchRequest
-    ) -> dict[TopicPartition, tuple[int, str]]:
+    async def _fetch_committed(self, group: str, request: messages.OffsetFetchRequest) -> dict[TopicPartition, tuple[int, str]]:
         def codes(answer: messages.OffsetFetchResponse) -> list[int]:
             parts = [part.error_code for topic in answer.topics for part in topic.partitions]
             return [answer.error_code, *parts]
 
         also = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
-        answer = await self.retry(
-            lambda: self.ask_coordinator(group, "group", request, codes=codes), also=also, first_ms=20
-        )
+        answer = await self.retry(lambda: self.ask_coordinator(group, "group", request, codes=codes), also=also, first_ms=20)
         return {
             (topic.name, part.partition_index): (part.committed_offset, part.metadata or "")
             for topic in answer.topics
@@ -582,9 +564,7 @@ def commit_topics(
 ) -> list[messages.OffsetCommitRequest.OffsetCommitRequestTopic]:
     """Offsets by partition in the shape that OffsetCommit wants them."""
 
-    def request_partition(
-        topic: str, partition: int
-    ) -> messages.OffsetCommitRequest.OffsetCommitRequestPartition:
+    def request_partition(topic: str, partition: int) -> messages.OffsetCommitRequest.OffsetCommitRequestPartition:
         offset, metadata = offsets[topic, partition]
         return messages.OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=metadata

@@ -90,10 +90,7 @@ def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in tps:
         by_topic.setdefault(topic, []).append(partition)
-    shares = [
-        ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers)
-        for topic, numbers in by_topic.items()
-    ]
+    shares = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=shares), PROTOCOL_VERSION)
 
 

@@ -313,9 +313,7 @@ class Client:
         now = asyncio.get_running_loop().time()
         oldest = since if since is not None else now - self.config["metadata.max.age.ms"] / 1000
         return all(
-            name in self._cluster.topics
-            and name not in self._stale
-            and self._topic_times.get(name, 0.0) >= oldest
+            name in self._cluster.topics and name not in self._stale and self._topic_times.get(name, 0.0) >= oldest
             for name in topics
         )
 

@@ -265,9 +265,7 @@ class Consumer:
         """Find positions for partitions that have none (committed ones, else by `auto.offset.reset`), and for those whose
         position the log doesn't have, once all before it is given out. Raises _UnderWay."""
         missing = self._unplaced - self._paused
-        lost = {
-            tp for tp, stock in self._stocks.items() if stock.out_of_range and not stock.records and not stock.batches
-        }
+        lost = {tp for tp, stock in self._stocks.items() if stock.out_of_range and not stock.records and not stock.batches}
         if not missing and not lost:
             return
         for tp, offset in self._within(wait_s, "positions", lambda: self._find_positions(missing, lost)).items():
@@ -284,9 +282,7 @@ class Consumer:
             if not self._stocks:
                 raise
 
-    async def _find_positions(
-        self, missing: set[TopicPartition], lost: set[TopicPartition]
-    ) -> dict[TopicPartition, int]:
+    async def _find_positions(self, missing: set[TopicPartition], lost: set[TopicPartition]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         if missing and self._group is not None:
             committed = await self._client.committed(self._group, missing)
@@ -457,11 +453,7 @@ class Consumer:
         error = fetched.error
         if isinstance(error, BatchError):
             stock.error = CorruptBatchError(fetched.tp, fetched.next_offset, fetched.corrupt, error)
-        elif (
-            error is not None
-            and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
-            and self.config["auto.offset.reset"] != "none"
-        ):
+        elif error is not None and error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self.config["auto.offset.reset"] != "none":
             self._log.warning("%s: reset by `auto.offset.reset`", error)
             stock.out_of_range = True
         else:

@@ -37,9 +37,7 @@ class Batch(Protocol):
     def is_transactional(self) -> bool: ...
 
 
-def committed_only(
-    batches: Iterable[RawBatch], aborted: Sequence[FetchResponse.AbortedTransaction]
-) -> Iterator[RawBatch]:
+def committed_only(batches: Iterable[RawBatch], aborted: Sequence[FetchResponse.AbortedTransaction]) -> Iterator[RawBatch]:
     """The batches of one answer without control batches and without those of aborted transactions.
 
     `aborted` names, by producer id, where each aborted transaction began. From the batch that holds that

@@ -112,9 +112,7 @@ class Membership:
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[
-                JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors
-            ],
+            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors],
         )
         answer: JoinGroupResponse = await self._client.ask_coordinator(
             self.group,
@@ -143,22 +141,16 @@ class Membership:
             protocol_type=PROTOCOL_TYPE,
             protocol_name=name,
             assignments=[
-                SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=member_id, assignment=assignors.encode_assignment(tps)
-                )
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=assignors.encode_assignment(tps))
                 for member_id, tps in shares.items()
             ],
         )
         timeout_ms = self._config["max.poll.interval.ms"] + JOIN_SLACK_MS
-        answer: SyncGroupResponse = await self._client.ask_coordinator(
-            self.group, "group", request, timeout_ms=timeout_ms
-        )
+        answer: SyncGroupResponse = await self._client.ask_coordinator(self.group, "group", request, timeout_ms=timeout_ms)
         return assignors.decode_assignment(answer.assignment)
 
     async def _share_out(self, joined: JoinGroupResponse, name: str) -> Mapping[str, list[TopicPartition]]:
-        members = [
-            Member(member.member_id, self._wishes(member), member.group_instance_id) for member in joined.members
-        ]
+        members = [Member(member.member_id, self._wishes(member), member.group_instance_id) for member in joined.members]
         topics = sorted({topic for member in members for topic in member.topics})
         cluster = await self._client.metadata(topics, refresh=True)
         counts = {topic: len(info.partitions) for topic, info in cluster.topics.items()}
@@ -227,9 +219,7 @@ class Membership:
         if not member_id or self.group_instance_id is not None:
             return
         self._forget_member()
-        request = LeaveGroupRequest(
-            group_id=self.group, members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)]
-        )
+        request = LeaveGroupRequest(group_id=self.group, members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)])
         try:
             await self._client.ask_coordinator(self.group, "group", request, timeout_ms=5_000)
         except KafkaError as error:

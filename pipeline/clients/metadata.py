@@ -86,9 +86,7 @@ def _topic(topic: MetadataResponse.MetadataResponseTopic, known: TopicInfo | Non
     same = known is not None and known.topic_id == topic_id != NO_TOPIC_ID
     partitions: dict[int, PartitionInfo] = {}
     for part in topic.partitions:
-        info = PartitionInfo(
-            part.leader_id, part.leader_epoch, tuple(part.replica_nodes), tuple(part.isr_nodes)
-        )
+        info = PartitionInfo(part.leader_id, part.leader_epoch, tuple(part.replica_nodes), tuple(part.isr_nodes))
         before = known.partitions.get(part.partition_index) if same and known is not None else None
         if before is not None and -1 < info.leader_epoch < before.leader_epoch:
             info = before

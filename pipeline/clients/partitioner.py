@@ -64,9 +64,7 @@ def partition_for(key: bytes, partitions: int) -> int:
     return (murmur2(key) & POSITIVE) % partitions
 
 
-def partitions_for(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], partitions: int
-) -> npt.NDArray[np.int64]:
+def partitions_for(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], partitions: int) -> npt.NDArray[np.int64]:
     """`partition_for` of many keys at once."""
     return (murmur2_many(data, starts) & np.uint32(POSITIVE)).astype(np.int64) % partitions
 

@@ -698,9 +698,7 @@ class Producer:
         """Open a transaction. Raises Fenced or KafkaError."""
         self._background.call(self._transactional().begin())
 
-    def send_offsets(
-        self, offsets: Mapping[TopicPartition, int | tuple[int, str]], group: str, **membership: Any
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, int | tuple[int, str]], group: str, **membership: Any) -> None:
         """Commit a consumer group's offsets with this transaction. `membership` takes `generation_id`,
         `member_id` and `group_instance_id` (as `Consumer.membership()` gives them), so that a member that was
         replaced is refused."""

@@ -36,13 +36,9 @@ COMMON = [
     Property("send.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_SNDBUF; -1 leaves it to the system."),
     Property("receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_RCVBUF; -1 leaves it to the system."),
     Property("connections.max.idle.ms", parse_int(-1, LONG_MAX), 540_000, "Idle connections are closed; -1 never."),
-    Property(
-        "delivery.timeout.ms", parse_int(1, INT_MAX), 120_000, "How long a batch or a transaction step is retried."
-    ),
+    Property("delivery.timeout.ms", parse_int(1, INT_MAX), 120_000, "How long a batch or a transaction step is retried."),
     Property("max.in.flight.requests.per.connection", parse_int(1, 5), 5, "Batches in flight per partition."),
-    Property(
-        "penstock.max.response.bytes", parse_int(1024, INT_MAX), 256 << 20, "A longer answer closes its connection."
-    ),
+    Property("penstock.max.response.bytes", parse_int(1024, INT_MAX), 256 << 20, "A longer answer closes its connection."),
 ]
 
 
@@ -90,9 +86,7 @@ PRODUCER = _table(
     Property("transactional.id", parse_str, None, "Identity of a transactional producer."),
     Property("transaction.timeout.ms", parse_int(1, INT_MAX), 60_000, "Age at which the broker aborts a transaction."),
     Property("partitioner.ignore.keys", parse_bool, False, "Spread keyed records as if they had no key."),
-    Property(
-        "record.id", parse_record_id, None, "Where a record without an id is given one: `key` or `header:NAME`."
-    ),
+    Property("record.id", parse_record_id, None, "Where a record without an id is given one: `key` or `header:NAME`."),
 )
 
 CONSUMER = _table(
@@ -100,21 +94,15 @@ CONSUMER = _table(
     _but("client.id", "penstock-consumer"),
     Property("allow.auto.create.topics", parse_bool, True, "Whether subscribing to a topic may create it."),
     Property("group.id", parse_str, None, "The consumer's group; needed to subscribe or commit."),
-    Property(
-        "group.instance.id", parse_str, None, "A static member's name: it may restart without rebalance."
-    ),
+    Property("group.instance.id", parse_str, None, "A static member's name: it may restart without rebalance."),
     Property("session.timeout.ms", parse_int(1, INT_MAX), 45_000, "Silence after which a member is dropped."),
     Property("heartbeat.interval.ms", parse_int(1, INT_MAX), 3_000, "Pause between heartbeats."),
     Property("max.poll.interval.ms", parse_int(1, INT_MAX), 300_000, "Without poll for so long the member leaves."),
     Property("max.poll.records", parse_int(1, INT_MAX), 500, "Most records that one poll returns."),
-    Property(
-        "auto.offset.reset", parse_choice("earliest", "latest", "none"), "latest", "Start without a position."
-    ),
+    Property("auto.offset.reset", parse_choice("earliest", "latest", "none"), "latest", "Start without a position."),
     Property("enable.auto.commit", parse_bool, True, "Whether positions are committed in the background."),
     Property("auto.commit.interval.ms", parse_int(1, LONG_MAX), 5_000, "How often they are."),
-    Property(
-        "isolation.level", parse_choice(*ISOLATION), "read_uncommitted", "Whether aborted records are seen."
-    ),
+    Property("isolation.level", parse_choice(*ISOLATION), "read_uncommitted", "Whether aborted records are seen."),
     Property("check.crcs", parse_bool, True, "Whether each batch's CRC32C is checked."),
     Property("fetch.min.bytes", parse_int(0, INT_MAX), 1, "A fetch waits for so many bytes."),
     Property("fetch.max.bytes", parse_int(1, INT_MAX), 50 << 20, "Most bytes of one fetch answer."),
@@ -143,9 +131,7 @@ def load(schema: Schema, given: Mapping[str, object]) -> Config:
 
 def _check_producer(config: Config) -> None:
     # As in Kafka: acks below `all`, or no retries, switch idempotence off, unless somebody asked for both.
-    asked = config["transactional.id"] or (
-        "enable.idempotence" in config.given and config["enable.idempotence"]
-    )
+    asked = config["transactional.id"] or ("enable.idempotence" in config.given and config["enable.idempotence"])
     if asked and config["acks"] not in ("all", "-1"):
         raise ConfigError("`enable.idempotence` needs `acks=all`")
     if asked and config["retries"] == 0:

@@ -157,9 +157,7 @@ class Sender:
         self._lines: dict[TopicPartition, _Line] = {}
         self._log = log.get(__name__, client_id=config["client.id"])
 
-    def submit(
-        self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None
-    ) -> asyncio.Future[Produced]:
+    def submit(self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None) -> asyncio.Future[Produced]:
         """Put one batch (in pieces) into its partition's line; the future gives where it went or raises
         KafkaError.
 

@@ -221,9 +221,7 @@ class TransactionalSender:
             )
             versions = OFFSETS_V2 if self._version2 else OFFSETS_V1
             await self._retry(
-                lambda: self._client.ask_coordinator(
-                    group, "group", request, codes=_txn_offset_codes, versions=versions
-                )
+                lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes, versions=versions)
             )
         except KafkaError as error:
             raise self._note_error(error) from error
@@ -343,9 +341,7 @@ class TransactionalSender:
         """Ask the transaction coordinator, until `delivery.timeout.ms`. Raises Fenced or KafkaError."""
         key = self.transactional_id
         try:
-            return await self._retry(
-                lambda: self._client.ask_coordinator(key, "transaction", request, versions=versions)
-            )
+            return await self._retry(lambda: self._client.ask_coordinator(key, "transaction", request, versions=versions))
         except KafkaError as error:
             if error.code in FENCING:
                 self._enter(TransactionState.FENCED)

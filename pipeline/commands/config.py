@@ -24,9 +24,7 @@ def command(every: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -
     """
     if every == bool(words):
         raise click.UsageError("give --list, or a part of a property's name")
-    rows = [
-        _row(prop) for prop in job.SCHEMA.properties.values() if every or any(word in prop.name for word in words)
-    ]
+    rows = [_row(prop) for prop in job.SCHEMA.properties.values() if every or any(word in prop.name for word in words)]
     if as_json:
         click.echo(json.dumps(rows))
         return

@@ -73,9 +73,7 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
         owner_of = {tp: client for _, client, _, owned in owners for tp in owned}
         tps = sorted({*committed, *owner_of})
         ends = {} if group.startswith(MIRROR_GROUPS) else await _ends(admin, tps)
-        behind = {
-            tp: committed[tp][0] for tp in tps if tp in committed and ends.get(tp, (0, 0))[1] > committed[tp][0]
-        }
+        behind = {tp: committed[tp][0] for tp in tps if tp in committed and ends.get(tp, (0, 0))[1] > committed[tp][0]}
         ages = await _ages_s(admin, {tp: max(offset, ends[tp][0]) for tp, offset in behind.items()})
         return [
             {
@@ -121,10 +119,10 @@ def reset_offsets(
     for prefix, instead in STAGES.items():
         if group.startswith(prefix):
             raise click.ClickException(
-                f"`{group}` holds a stage's positions, which it would refuse without what it notes beside them: use"
-                f" `{instead}`"
+                f"`{group}` holds a stage's positions, which it would refuse without what it notes beside them: use `{instead}`"
             )
     timestamp = None if when is None else moment(when)
+
     async def work(admin: Admin) -> list[dict[str, Any]]:
         tps = await chosen_partitions(admin, words)
         committed = await admin.all_committed(group)
@@ -164,6 +162,7 @@ def delete_groups(asked: Asked, groups: Sequence[str], words: Sequence[str], yes
     what = f"offsets of {', '.join(words)} in" if words else "groups"
     if not yes:
         confirm_deletion(f"{what} {', '.join(groups)}")
+
     async def work(admin: Admin) -> None:
         if not words:
             await admin.delete_groups(groups)

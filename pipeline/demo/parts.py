@@ -21,9 +21,7 @@ class PartError(RuntimeError):
 class Part:
     """One process with a log file of its own, and how often the demo has killed it."""
 
-    def __init__(
-        self, name: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.arguments = list(arguments)
         self.environment = dict(environment or {})

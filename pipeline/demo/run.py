@@ -195,9 +195,7 @@ async def _collect(run: Run, origin: str, dice: random.Random) -> None:
         while not done:
             if not part.running:
                 # At random, but about as often as said in a short run too: the first time soon, then evenly spread.
-                dies_at = 1 + int(
-                    CHUNKS_PER_DEATH * dice.uniform(0.5 if part.kills else 0.0, 1.5 if part.kills else 1.0)
-                )
+                dies_at = 1 + int(CHUNKS_PER_DEATH * dice.uniform(0.5 if part.kills else 0.0, 1.5 if part.kills else 1.0))
                 part.environment = {"PENSTOCK_FAILPOINTS": f"demo.answer_not_seen=kill@{dies_at}"}
                 await part.start()
             await part.tell(day.isoformat())
@@ -277,9 +275,7 @@ async def _follow_nights(run: Run) -> None:
 async def _main_job(run: Run, dice: random.Random) -> None:
     """Collect and load all days; the guards beside it end with it."""
     days = run.plan.days
-    work: list[Coroutine[Any, Any, None]] = [
-        _collect(run, origin, random.Random(dice.random())) for origin in flights.ORIGINS
-    ]
+    work: list[Coroutine[Any, Any, None]] = [_collect(run, origin, random.Random(dice.random())) for origin in flights.ORIGINS]
     async with asyncio.TaskGroup() as group:
         for feed in work:
             group.create_task(feed)

@@ -214,9 +214,7 @@ class ClusterView:
             while True:
                 for fetched in await fetcher.fetch():
                     if not fetched.batches or fetched.batches[0].last_offset + 1 != batch.end:
-                        raise Unreachable(
-                            f"{self.name} no longer has the batch at {tp[0]}-{tp[1]} offset {batch.start}"
-                        )
+                        raise Unreachable(f"{self.name} no longer has the batch at {tp[0]}-{tp[1]} offset {batch.start}")
                     return bytes(fetched.batches[0])
         finally:
             await fetcher.close()

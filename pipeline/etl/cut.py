@@ -110,9 +110,7 @@ class Cut:
             ends = await cluster.offsets(open_partitions, LATEST, stable=False)
         known.update({tp: end for tp, end in ends.items() if end != -1})
         missing = [
-            f"{cluster.name}: {tp[0]}-{tp[1]} holds no record of after the night yet"
-            for tp, end in ends.items()
-            if end == -1
+            f"{cluster.name}: {tp[0]}-{tp[1]} holds no record of after the night yet" for tp, end in ends.items() if end == -1
         ]
         into = {(self._input, partition): (topic, partition) for _, partition in tps}
         committed = await self._target.committed(job.mirror_group(self._config, name), into)
@@ -157,9 +155,7 @@ class Cut:
             behind = [(tp, at, end, _and(of_input.get((self._input, tp[1])))) for tp, at, end, _ in behind]
         return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in _first(behind)]
 
-    async def _elsewhere(
-        self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, Position]
-    ) -> list[str]:
+    async def _elsewhere(self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, Position]) -> list[str]:
         """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
         topic_id = (await cluster.topic(topic)).topic_id.hex()
         ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
@@ -170,9 +166,7 @@ class Cut:
             for tp in cut
         ]
 
-    async def _behind(
-        self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, Position]
-    ) -> list[Behind]:
+    async def _behind(self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, Position]) -> list[Behind]:
         """The partitions whose position has records before its goal, those first that stand still."""
         short = {tp: goal for tp, goal in goals.items() if tp not in positions or positions[tp].offset < goal}
         if not short:
@@ -181,15 +175,11 @@ class Cut:
         behind: list[Behind] = []
         for tp, goal in short.items():
             at = positions[tp].offset if tp in positions else starts[tp]
-            if at < goal and (
-                goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)
-            ):
+            if at < goal and (goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)):
                 behind.append((tp, at, goal, _and(positions.get(tp))))
         return _first(behind)
 
-    def _check_count(
-        self, cluster: ClusterView, topic: str, tps: list[TopicPartition], others: list[TopicPartition]
-    ) -> None:
+    def _check_count(self, cluster: ClusterView, topic: str, tps: list[TopicPartition], others: list[TopicPartition]) -> None:
         if len(tps) != len(others):
             raise Refused(
                 f"{cluster.name} has {len(tps)} partitions of `{topic}`, the aggregate's `{self._input}` has"

@@ -72,9 +72,7 @@ class Transaction:
         self._transaction.readTxn().addOne(RUN_APP_ID)
         run = status(table).run
         if run != plan.run - 1:
-            raise Refused(
-                f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"
-            )
+            raise Refused(f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again")
         self._declare(declared)
 
     def _begin(self) -> Any:

@@ -75,9 +75,7 @@ def _tasks(offsets: int, parallel: int) -> int:
     return -(-offsets // (TASK_RECORDS_MAX * parallel)) * parallel
 
 
-def _source(
-    spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]], tasks: int, with_headers: bool
-) -> Any:
+def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]], tasks: int, with_headers: bool) -> Any:
     """Spark's Kafka source for a range a partition, split into about as many pieces as there are to be tasks."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -158,9 +156,7 @@ def with_reason(records: Any, declared: Declared) -> Any:
         for column in declared.columns
         for condition, words in column.misfits(_raw(column))
     ]
-    absent = [
-        f"if({column.quoted} IS NULL, {_literal(f'`{column.name}` is missing')}, NULL)" for column in declared.required
-    ]
+    absent = [f"if({column.quoted} IS NULL, {_literal(f'`{column.name}` is missing')}, NULL)" for column in declared.required]
     one_object = f"{_from_json('MAP<STRING, STRING>')}"
     reason = f"""CASE
         WHEN {RECORD_VALUE} IS NULL THEN 'no value'
@@ -224,7 +220,4 @@ def observe(parsed: Any, plan: Plan) -> tuple[Any, Any]:
 def collect(counted: Any, plan: Plan) -> dict[tuple[str, int], tuple[int, int]]:
     """Per partition the records read and the good rows among them."""
     found = counted.get
-    return {
-        tp: (int(found[f"records{index}"] or 0), int(found[f"rows{index}"] or 0))
-        for index, tp in enumerate(plan.ranges)
-    }
+    return {tp: (int(found[f"records{index}"] or 0), int(found[f"rows{index}"] or 0)) for index, tp in enumerate(plan.ranges)}

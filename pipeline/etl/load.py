@@ -191,9 +191,7 @@ class Load:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
                 how = " with `--reload`" if pending.reload else ""
-                raise Refused(
-                    f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}"
-                )
+                raise Refused(f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}")
             self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs))
             return pending
         made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering, at_once)
@@ -400,8 +398,7 @@ def _skipped(night: Night, status: table.Status) -> list[Night]:
     last = parse_night(status.nights[-1].night)
     if night < last:
         raise Refused(
-            f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later"
-            " night"
+            f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later night"
         )
     skipped = between(last, night)
     if len(skipped) > NIGHTS_MAX:

@@ -57,9 +57,7 @@ def parse_nights(text: str) -> list[Night]:
     last = parse_night(last_text) if dots else first
     count = (last.date - first.date).days + 1
     if not 1 <= count <= NIGHTS_MAX:
-        raise ConfigError(
-            f"`{text}` names {count} nights; at least 1 and at most {NIGHTS_MAX} can be loaded in one call"
-        )
+        raise ConfigError(f"`{text}` names {count} nights; at least 1 and at most {NIGHTS_MAX} can be loaded in one call")
     return [Night(first.date + datetime.timedelta(days=day)) for day in range(count)]
 
 

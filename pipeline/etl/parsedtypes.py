@@ -45,9 +45,7 @@ def misfits(name: str, text: str, parsed: str, value: str = "", depth: int = 0) 
         return _leaf(name, text, parsed, value or f"cast({parsed} AS {text})")
     if kind == "struct":
         return [
-            found
-            for field, inner in parts
-            for found in misfits(f"{name}.{field}", inner, f"{parsed}.`{field}`", depth=depth)
+            found for field, inner in parts for found in misfits(f"{name}.{field}", inner, f"{parsed}.`{field}`", depth=depth)
         ]
     element, elements = f"_e{depth}", parsed if kind == "array" else f"map_values({parsed})"
     return [

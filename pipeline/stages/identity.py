@@ -15,9 +15,7 @@ EPOCH_LAST = 32_766  # a coordinator gives out a new producer id instead of the 
 TAKING_S = 1.0  # longer than it takes to take an identity
 
 
-async def take_identity(
-    client: Client, transactional_id: str, before: TransactionalSender | None
-) -> TransactionalSender:
+async def take_identity(client: Client, transactional_id: str, before: TransactionalSender | None) -> TransactionalSender:
     """A new sender for an identity. One that this worker had `before` is given up, and taken again only if nobody
     else has taken it since (KIP-360). Raises Fenced, KafkaError.
     """
@@ -39,9 +37,7 @@ async def take_identity(
     return sender
 
 
-async def _ended_itself(
-    client: Client, transactional_id: str, producer_id: int, producer_epoch: int
-) -> tuple[int, int] | None:
+async def _ended_itself(client: Client, transactional_id: str, producer_id: int, producer_epoch: int) -> tuple[int, int] | None:
     """The producer id and epoch that the coordinator has now, if it raised the epoch only because our transaction took
     too long, or, with transactions v2, was ended by us and the answer got lost; None if it did so for somebody else.
 
@@ -58,9 +54,7 @@ async def _ended_itself(
 
     seen = 0
     while seen < 2:
-        answer = await client.retry(
-            partial(client.ask_coordinator, transactional_id, "transaction", request, codes=codes)
-        )
+        answer = await client.retry(partial(client.ask_coordinator, transactional_id, "transaction", request, codes=codes))
         (state,) = answer.transaction_states
         is_next = (state.producer_id, state.producer_epoch) == (producer_id, producer_epoch + 1)
         goes_round = version2 and producer_epoch >= EPOCH_LAST and state.producer_epoch == 0

@@ -279,9 +279,7 @@ class Lanes:
         self._ended = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def add(
-        self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
-    ) -> Lane:
+    def add(self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None) -> Lane:
         """A lane for one more partition; it sets out with `begin`, or with `run` if that comes later."""
         lane = self.lanes[tp] = self._readers[tp] = Lane(tp, worker, way_past, Share(self._held))
         self._lane_bytes = max(LANE_BYTES_MIN, ROOM_BYTES // len(self.lanes))

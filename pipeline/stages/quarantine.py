@@ -51,7 +51,6 @@ class Quarantine:
             self._partitions = sorted(cluster.topics[TOPIC].partitions)
         return TOPIC, self._partitions[partition % len(self._partitions)]
 
-
     async def _made_room(self) -> int:
         """The bytes that the topic allows a batch: raised where it was made for smaller ones."""
         limit = int((await self._admin.describe_configs(TOPIC_RESOURCE, TOPIC))["max.message.bytes"] or 0)

@@ -58,9 +58,7 @@ class SourceLog:
         _, end = found[self._tp]
         if end < offset:
             ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
-            raise OperatorNeeded(
-                f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}"
-            )
+            raise OperatorNeeded(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
 
     async def check_fetched(self, fetched: Sequence[Fetched], offset: int, leader_epoch: int) -> int:
         """What was fetched must come from the log that was read up to an offset; gives its last leader epoch.

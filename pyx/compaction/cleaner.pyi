@@ -34,9 +34,7 @@ class Compacted(NamedTuple):
     segments_before: int
     segments_after: int
 
-def cleanable(
-    logs: LogManager, topic: str, partition: int, checkpoint: int, now_ms: int, min_lag_ms: int
-) -> Cleanable:
+def cleanable(logs: LogManager, topic: str, partition: int, checkpoint: int, now_ms: int, min_lag_ms: int) -> Cleanable:
     """What a pass would do. `checkpoint`: the first dirty offset after the last pass, -1 if there was none."""
 
 class Cleaner:

@@ -527,9 +527,7 @@ class Checkpoints:
         """Names of folders in it that can be partitions'."""
         try:
             with os.scandir(self._folder) as entries:
-                return {
-                    entry.name for entry in entries if entry.name[-1].isdigit() and "-" in entry.name and entry.is_dir()
-                }
+                return {entry.name for entry in entries if entry.name[-1].isdigit() and "-" in entry.name and entry.is_dir()}
         except OSError:
             return set()
 

@@ -57,9 +57,7 @@ def decode(batches: Sequence[RawBatch], limit_bytes: int = ...) -> Columns:
     the batch by its offset, when anything in any of them is wrong: then nothing is given. The GIL is released.
     """
 
-def keep(
-    raw: RawBatch, mask: Buffer | NDArray[np.bool_], limit_bytes: int = ..., append_time: bool = False
-) -> bytes:
+def keep(raw: RawBatch, mask: Buffer | NDArray[np.bool_], limit_bytes: int = ..., append_time: bool = False) -> bytes:
     """Give the batch with only those records whose mask is true (one boolean a record).
 
     All kept: the very bytes of `raw`. Otherwise a new batch with the same codec at its default level, dense offsets from

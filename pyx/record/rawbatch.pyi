@@ -109,9 +109,7 @@ def records(raw: RawBatch, limit_bytes: int = ...) -> list[Record]:
 def count_records(raw: RawBatch, limit_bytes: int = ...) -> int:
     """Count the records of a batch or message exactly; a wrapper is opened for it, without objects. Raises BatchError."""
 
-def marker(
-    commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
-) -> bytes:
+def marker(commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int) -> bytes:
     """Build the control batch that ends a transaction in a partition."""
 
 def marker_type(raw: RawBatch) -> Literal["commit", "abort"]:

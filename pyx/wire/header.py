@@ -89,9 +89,7 @@ def encode_response(response: Message, version: int, correlation_id: int) -> byt
     return head + response.encode(version)
 
 
-def decode_response(
-    response_class: type[M], data: bytes | bytearray | memoryview, version: int
-) -> tuple[int, M]:
+def decode_response(response_class: type[M], data: bytes | bytearray | memoryview, version: int) -> tuple[int, M]:
     """(correlation id, message) of the frame that answers a request of `version`. WireError if malformed."""
     r = CompactReader(data)
     try:

@@ -237,7 +237,5 @@ def _place_structs(message: Message, bodies: dict[str, list[Field]], parent: Str
         if known is None:
             known = message.structs[item.type] = Struct(item.type, bodies[item.type], used)
         else:
-            known.versions = Versions(
-                min(known.versions.first, used.first), max(known.versions.last, used.last)
-            )
+            known.versions = Versions(min(known.versions.first, used.first), max(known.versions.last, used.last))
         _place_structs(message, bodies, known, line)

@@ -14,15 +14,11 @@ def test_transaction_with_offsets(shared_broker: BrokerProcess, new_topic: Calla
     source, target, group = new_topic("source"), new_topic("target"), new_topic("group")
 
     async def run() -> None:
-        async with AIOKafkaProducer(
-            bootstrap_servers=shared_broker.bootstrap, enable_idempotence=True
-        ) as plain:
+        async with AIOKafkaProducer(bootstrap_servers=shared_broker.bootstrap, enable_idempotence=True) as plain:
             for n in range(20):
                 await plain.send_and_wait(source, b"v%d" % n)
         async with (
-            AIOKafkaProducer(
-                bootstrap_servers=shared_broker.bootstrap, transactional_id=new_topic("id")
-            ) as producer,
+            AIOKafkaProducer(bootstrap_servers=shared_broker.bootstrap, transactional_id=new_topic("id")) as producer,
             AIOKafkaConsumer(
                 source,
                 bootstrap_servers=shared_broker.bootstrap,

@@ -181,9 +181,7 @@ class Pipeline:
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
             for name, kind in (("id", "string"), ("topic", "string"), ("partition", "integer"))
         ]
-        ranges = {
-            (topic, partition): Range(0, ends[partition], noted[partition], noted[partition], 0) for partition in noted
-        }
+        ranges = {(topic, partition): Range(0, ends[partition], noted[partition], noted[partition], 0) for partition in noted}
         actions = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
             {
@@ -224,9 +222,7 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(
-    make_broker: Callable[..., BrokerProcess], new_topic: Callable[[str], str], tmp_path: Path
-) -> Iterator[Pipeline]:
+def pipeline(make_broker: Callable[..., BrokerProcess], new_topic: Callable[[str], str], tmp_path: Path) -> Iterator[Pipeline]:
     made = Pipeline(tmp_path, make_broker("a"), make_broker("aggregate"), new_topic("flights"))
     made.send(made.source, made.topic, list(range(100)))
     for stage in made.stages:

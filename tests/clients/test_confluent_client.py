@@ -156,9 +156,7 @@ def test_a_newer_producer_fences_the_older(shared_broker: BrokerProcess, new_top
     reader.close()
 
 
-def test_a_group_shares_partitions_and_goes_on_where_it_committed(
-    shared_broker: BrokerProcess, new_topic: Names
-) -> None:
+def test_a_group_shares_partitions_and_goes_on_where_it_committed(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group = create(shared_broker, new_topic("shared"), 4), new_topic("group")
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     for n in range(400):

@@ -141,9 +141,7 @@ def test_members_and_offsets_survive_kill_9(make_broker: Callable[..., BrokerPro
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
-def test_a_group_moves_to_the_new_protocol_and_back(
-    quick_broker: BrokerProcess, new_topic: Names, strategy: str
-) -> None:
+def test_a_group_moves_to_the_new_protocol_and_back(quick_broker: BrokerProcess, new_topic: Names, strategy: str) -> None:
     topic, group = create(quick_broker, new_topic("moving"), 4), new_topic("group")
     classic = {
         "group.protocol": "classic",
@@ -290,9 +288,7 @@ def test_members_of_both_versions_their_offsets_and_descriptions(quick_broker: B
             topic_id=by_id,
             partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=5)],
         )
-        commit = OffsetCommitRequest(
-            group_id=group, member_id=me, generation_id_or_member_epoch=epoch, topics=[asked]
-        )
+        commit = OffsetCommitRequest(group_id=group, member_id=me, generation_id_or_member_epoch=epoch, topics=[asked])
         assert wire.ask(commit, 10).topics[0].partitions[0].error_code == 0
         commit.generation_id_or_member_epoch = epoch + 1
         assert wire.ask(commit, 10).topics[0].partitions[0].error_code == ErrorCode.STALE_MEMBER_EPOCH

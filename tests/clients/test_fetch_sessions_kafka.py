@@ -103,9 +103,7 @@ def _request(step: Fetch, session: int, epoch: int, named: Callable[[str], str])
         topics=[
             FetchRequest.FetchTopic(
                 topic=named(name),
-                partitions=[
-                    FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=most)
-                ],
+                partitions=[FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=most)],
             )
             for (name, index), offset, most in step.asked
         ],

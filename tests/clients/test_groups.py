@@ -239,9 +239,7 @@ def test_commit_and_fetch_of_every_version(shared_broker: BrokerProcess, new_top
             partition(partition_index=9, committed_offset=1, committed_metadata=None),
         ]
         asked = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)
-        unknown = OffsetCommitRequest.OffsetCommitRequestTopic(
-            name="nowhere", topic_id=b"\7" * 16, partitions=[parts[0]]
-        )
+        unknown = OffsetCommitRequest.OffsetCommitRequestTopic(name="nowhere", topic_id=b"\7" * 16, partitions=[parts[0]])
         answer = wire.ask(OffsetCommitRequest(group_id=group, topics=[asked, unknown]), version)
         errors = [[part.error_code for part in one.partitions] for one in answer.topics]
         not_there = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -251,9 +249,7 @@ def test_commit_and_fetch_of_every_version(shared_broker: BrokerProcess, new_top
             fetched = wire.ask(OffsetFetchRequest(group_id=group, topics=topics), version)
             found = fetched.topics[0].partitions
         else:
-            many = [
-                OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[0, 1])
-            ]
+            many = [OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[0, 1])]
             groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=many)]
             fetched = wire.ask(OffsetFetchRequest(groups=groups), version)
             found = fetched.groups[0].topics[0].partitions

@@ -40,9 +40,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"g-{topic}", "auto.offset.reset": "earliest"}
-    )
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"g-{topic}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: list[bytes] = []
     until = time.monotonic() + 120

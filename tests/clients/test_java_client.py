@@ -15,9 +15,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("version", PRODUCER)
-def test_console_producer_and_consumer(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str], version: str
-) -> None:
+def test_console_producer_and_consumer(shared_broker: BrokerProcess, new_topic: Callable[[str], str], version: str) -> None:
     topic = new_topic("java")
     lines = [f"line {n}" for n in range(20)]
     where = ["--bootstrap-server", shared_broker.bootstrap, "--topic", topic]

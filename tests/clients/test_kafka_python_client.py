@@ -12,9 +12,7 @@ from support.harness import BrokerProcess
 PATIENCE_MS = 60_000
 
 
-def test_produce_and_consume_in_a_group(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_produce_and_consume_in_a_group(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     topic, group = new_topic("kafka-python"), new_topic("group")
     producer = KafkaProducer(bootstrap_servers=shared_broker.bootstrap, acks="all", compression_type="gzip")
     futures = [producer.send(topic, b"v%d" % n, key=b"k") for n in range(100)]

@@ -68,9 +68,7 @@ def ours(shared_broker: BrokerProcess) -> Iterator[WireConnection]:
 
 
 def api_versions(wire: WireConnection, cluster: str | None = None, node: int = -1) -> ApiVersionsResponse:
-    request = ApiVersionsRequest(
-        client_software_name="test", client_software_version="1", cluster_id=cluster, node_id=node
-    )
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1", cluster_id=cluster, node_id=node)
     answer: ApiVersionsResponse = wire.ask(request, 5)
     return answer
 
@@ -189,9 +187,7 @@ def delete(wire: WireConnection, group: str) -> list[Any]:
     return [result.error_code, result.group_id, result.error_message]
 
 
-def test_every_api_of_kafka_is_served_in_its_newest_version_or_named(
-    kafka: WireConnection, ours: WireConnection
-) -> None:
+def test_every_api_of_kafka_is_served_in_its_newest_version_or_named(kafka: WireConnection, ours: WireConnection) -> None:
     theirs = {api.api_key: api for api in api_versions(kafka).api_keys}
     served = {api.api_key: api for api in api_versions(ours).api_keys}
     assert set(theirs) - set(served) == set(MISSING_APIS)
@@ -211,15 +207,11 @@ def test_features_have_the_newest_level_of_kafkas(kafka: WireConnection, ours: W
     assert levels(served) == {name: level for name, level in levels(theirs).items() if name not in MISSING_FEATURES}
 
 
-def test_configs_of_topics_and_groups_have_kafkas_names_types_and_defaults(
-    kafka: WireConnection, ours: WireConnection
-) -> None:
+def test_configs_of_topics_and_groups_have_kafkas_names_types_and_defaults(kafka: WireConnection, ours: WireConnection) -> None:
     kind = DescribeConfigsRequest
 
     def described(wire: WireConnection, resource_type: int, name: str) -> dict[str, tuple[int, str | None]]:
-        resource = kind.DescribeConfigsResource(
-            resource_type=resource_type, resource_name=name, configuration_keys=None
-        )
+        resource = kind.DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
         (result,) = wire.ask(kind(resources=[resource], include_synonyms=True), 4).results
         assert result.error_code == 0
         defaults = {one.name: one.synonyms[-1].value if one.synonyms else one.value for one in result.configs}
@@ -231,9 +223,7 @@ def test_configs_of_topics_and_groups_have_kafkas_names_types_and_defaults(
     assert served == {name: text for name, text in theirs.items() if not name.startswith(MISSING_GROUP_CONFIGS)}
 
 
-def test_a_client_that_means_another_broker_is_told_to_bootstrap_again(
-    kafka: WireConnection, ours: WireConnection
-) -> None:
+def test_a_client_that_means_another_broker_is_told_to_bootstrap_again(kafka: WireConnection, ours: WireConnection) -> None:
     for wire in (kafka, ours):
         cluster = wire.ask(MetadataRequest(topics=[]), 12)
         node = cluster.controller_id

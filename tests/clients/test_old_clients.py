@@ -118,9 +118,7 @@ def test_zstd_is_refused_to_old_consumers(shared_broker: BrokerProcess, new_topi
 
 @pytest.mark.parametrize("compression_type", ["producer", "zstd"])
 @pytest.mark.parametrize("side", ["shared_broker", pytest.param("apache_kafka", marks=pytest.mark.kafka)])
-def test_zstd_is_sent_to_fetch_4(
-    request: pytest.FixtureRequest, new_topic: NewTopic, side: str, compression_type: str
-) -> None:
+def test_zstd_is_sent_to_fetch_4(request: pytest.FixtureRequest, new_topic: NewTopic, side: str, compression_type: str) -> None:
     """As Apache Kafka does, whatever the topic's `compression.type` says: clients of Fetch 4 to 9 may know the codec."""
     bootstrap, topic = request.getfixturevalue(side).bootstrap, new_topic("zstd")
     requests.create_topic(bootstrap, topic, 1, {"compression.type": compression_type})

@@ -108,8 +108,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, make_topic: Callabl
     headers = [("a", b"1"), ("b", None), ("a", b"2")]
     with Producer(bootstrap, compression_type=codec) as producer:
         sent = [
-            producer.send(topic, b"key%d" % (i % 7), None if i % 10 == 0 else b"v%d" % i, 1000 + i, headers)
-            for i in range(500)
+            producer.send(topic, b"key%d" % (i % 7), None if i % 10 == 0 else b"v%d" % i, 1000 + i, headers) for i in range(500)
         ]
     with Consumer(bootstrap, **EARLY) as consumer:
         consumer.assign([(topic, p) for p in range(3)])
@@ -613,9 +612,7 @@ def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading
                 try:
                     await sender.begin()
                     values = [b"%d-%d" % (turn, i) for i in range(20)]
-                    await asyncio.gather(
-                        *[sender.send_raw(tp, [transactional_batch(sender, tp, value)]) for value in values]
-                    )
+                    await asyncio.gather(*[sender.send_raw(tp, [transactional_batch(sender, tp, value)]) for value in values])
                     await sender.send_offsets("turns", {tp: (turn + 1, "")})
                     await sender.commit()
                     await asyncio.sleep(0.02)

@@ -124,9 +124,7 @@ def test_poisons_are_refused_and_stop_nobody(shared_broker: BrokerProcess, new_t
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=NAMES)
-def test_unusual_records_are_taken_and_read_by_all(
-    shared_broker: BrokerProcess, new_topic: NewTopic, codec: int
-) -> None:
+def test_unusual_records_are_taken_and_read_by_all(shared_broker: BrokerProcess, new_topic: NewTopic, codec: int) -> None:
     bootstrap, topic = shared_broker.bootstrap, new_topic("strange")
     requests.create_topic(bootstrap, topic, 1)
     count = 0

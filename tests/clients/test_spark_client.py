@@ -52,9 +52,7 @@ def test_spark_writes_reads_and_streams(
         "penstock.etl.schema=id STRING\npenstock.etl.event.day=current_date()\n"
     )
     arguments = [broker.bootstrap, new_topic("spark"), str(config), str(tmp_path / "spark")]
-    done = subprocess.run(
-        [sys.executable, "-c", JOB, *arguments], capture_output=True, text=True, timeout=550, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", JOB, *arguments], capture_output=True, text=True, timeout=550, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {"right": 5000, "keys": 5000, "partitions": 3, "streamed": 5000}

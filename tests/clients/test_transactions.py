@@ -228,9 +228,7 @@ def test_killed_at_each_step_a_transaction_is_whole_or_nothing(broker: BrokerPro
             while init(wire, name)[0] == ErrorCode.CONCURRENT_TRANSACTIONS:
                 pass
         outcome = (read(broker, topic).count(name), committed(broker, topic, name))
-        decided = ends == "commit" and (point, passage) not in [
-            ("coordinator.before_append", n) for n in (1, 2, 3, 4, 5)
-        ]
+        decided = ends == "commit" and (point, passage) not in [("coordinator.before_append", n) for n in (1, 2, 3, 4, 5)]
         assert outcome == ((PARTITIONS, 3) if decided else (0, -1001)), name
 
 
@@ -247,9 +245,7 @@ def _whole_transaction(wire: WireConnection, name: str, topic: str, group: str, 
     data = ProduceRequest.TopicProduceData(name=topic, partition_data=parts)
     produced = wire.ask(ProduceRequest(transactional_id=name, acks=-1, timeout_ms=1000, topic_data=[data]), 9)
     assert [part.error_code for part in produced.responses[0].partition_responses] == [0] * PARTITIONS
-    offsets = AddOffsetsToTxnRequest(
-        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group
-    )
+    offsets = AddOffsetsToTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group)
     assert wire.ask(offsets, 3).error_code == 0
     assert commit_offset(wire, name, group, owner, topic, 3) == 0
     assert end(wire, name, owner, commit, 3) == 0
@@ -330,9 +326,7 @@ def test_a_transaction_of_every_version(shared_broker: BrokerProcess, new_topic:
         owner = (producer_id, epoch)
         assert (error, epoch) == (0, 0)
         assert add(wire, name, owner, version, (topic, 0)) == [0]
-        offsets = AddOffsetsToTxnRequest(
-            transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group
-        )
+        offsets = AddOffsetsToTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group)
         if version < 5:  # From 5 on TxnOffsetCommit adds the group's partition itself.
             before = commit_offset(wire, name, group, owner, topic, version)
             assert before == (ErrorCode.INVALID_TXN_STATE if version < 4 else ErrorCode.TRANSACTION_ABORTABLE)
@@ -354,9 +348,7 @@ def test_zombies_are_told_by_version(shared_broker: BrokerProcess, new_topic: Na
         code = ErrorCode[fenced]
         assert add(wire, name, zombie, version, (topic, 0)) == [code]
         assert end(wire, name, zombie, True, version) == code
-        offsets = AddOffsetsToTxnRequest(
-            transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id="g"
-        )
+        offsets = AddOffsetsToTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id="g")
         assert wire.ask(offsets, version).error_code == code
         late = commit_offset(wire, name, "g", zombie, topic, 3)
         assert late == ErrorCode.INVALID_PRODUCER_EPOCH

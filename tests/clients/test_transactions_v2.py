@@ -135,9 +135,7 @@ def test_a_late_produce_of_the_first_protocol_opens_nothing(
     assert read(shared_broker, topic) == ([b"a", b"next"] if commit else [b"next"])
 
 
-def test_a_late_produce_of_version_2_is_fenced_by_its_epoch(
-    shared_broker: BrokerProcess, new_topic: Names, topic: str
-) -> None:
+def test_a_late_produce_of_version_2_is_fenced_by_its_epoch(shared_broker: BrokerProcess, new_topic: Names, topic: str) -> None:
     name = new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
         _, *both = init(wire, name)
@@ -341,9 +339,7 @@ def test_features_are_told_and_changed(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("point", ["before_append", "after_append", "before_marker", "after_markers"])
-def test_killed_while_it_ends_a_transaction_goes_on_as_it_was_decided(
-    broker: BrokerProcess, point: str, commit: bool
-) -> None:
+def test_killed_while_it_ends_a_transaction_goes_on_as_it_was_decided(broker: BrokerProcess, point: str, commit: bool) -> None:
     with WireConnection(broker.bootstrap) as wire:
         create(wire, "t")
         init(wire, "makes the topic")
@@ -419,9 +415,7 @@ def test_a_transaction_with_a_broker_inside_the_process_and_its_faults() -> None
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("jars", "ends_with"), [(KAFKA_VERSION, 2), ("3.9.1", 0)])
-def test_javas_producer_and_kafkas_dump_of_the_coordinators_log(
-    broker: BrokerProcess, jars: str, ends_with: int
-) -> None:
+def test_javas_producer_and_kafkas_dump_of_the_coordinators_log(broker: BrokerProcess, jars: str, ends_with: int) -> None:
     with WireConnection(broker.bootstrap) as wire:
         create(wire, "t")
 

@@ -23,9 +23,7 @@ LACKING = [one for one in ("losetup", "sfdisk", "mkfs.xfs", "mkfs.ext4", "wipefs
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes loop devices"),
     pytest.mark.skipif(bool(LACKING), reason=f"not there: {', '.join(LACKING)}"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ansible") is None, reason="the extra `deploy` isn't installed: `make build`"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("ansible") is None, reason="the extra `deploy` isn't installed: `make build`"),
     pytest.mark.xdist_group("disks"),
 ]
 

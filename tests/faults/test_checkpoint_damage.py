@@ -144,9 +144,7 @@ def test_clients_see_what_they_saw_and_a_sentence_names_the_file(
 
 
 @pytest.mark.parametrize("left", ["killed", "clean"])
-def test_what_a_broker_leaves_needs_no_words(
-    folders: dict[str, Path], tmp_path: Path, said: list[str], left: str
-) -> None:
+def test_what_a_broker_leaves_needs_no_words(folders: dict[str, Path], tmp_path: Path, said: list[str], left: str) -> None:
     shutil.copytree(folders[left], tmp_path / "data")
     with Broker(tmp_path / "data", properties=PROPERTIES) as broker:
         assert state(broker.bootstrap)["t"][0] == (17, 50)

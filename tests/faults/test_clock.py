@@ -76,9 +76,7 @@ class Member:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_group_is_assigned_its_partitions_while_the_clock_is_behind(
-    make_broker: Make, clock: Clock, restarted: bool
-) -> None:
+def test_a_group_is_assigned_its_partitions_while_the_clock_is_behind(make_broker: Make, clock: Clock, restarted: bool) -> None:
     broker = make_broker(environment=clock.environment)
     create(broker, "t", partitions=4)
     member = Member(broker, "t")

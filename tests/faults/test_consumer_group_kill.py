@@ -50,9 +50,7 @@ class Client:
     def commit(self, wire: WireConnection, offset: int) -> None:
         if not self.owned:
             return
-        part = OffsetCommitRequest.OffsetCommitRequestPartition(
-            partition_index=min(self.owned), committed_offset=offset
-        )
+        part = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=min(self.owned), committed_offset=offset)
         topic = OffsetCommitRequest.OffsetCommitRequestTopic(topic_id=self.topic_id, partitions=[part])
         request = OffsetCommitRequest(
             group_id=GROUP, member_id=self.member, generation_id_or_member_epoch=self.epoch, topics=[topic]

@@ -60,9 +60,7 @@ def flipped(text: str, key: str, part: str) -> str:
 @pytest.mark.parametrize("part", ["key", "value"])
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("folder", ["first", "second"])
-def test_one_bit_of_an_identity(
-    broker: Broker, caplog: pytest.LogCaptureFixture, folder: str, key: str, part: str
-) -> None:
+def test_one_bit_of_an_identity(broker: Broker, caplog: pytest.LogCaptureFixture, folder: str, key: str, part: str) -> None:
     root = broker.data.parent
     meta = root / folder / META
     good = meta.read_text()

@@ -70,9 +70,7 @@ def test_killed_at_a_failpoint(tmp_path: Path, cluster: BrokerProcess | ApacheKa
 
 
 @pytest.mark.parametrize(("failpoint", "role"), cells(WHILE_MOVING, {(name, "ours") for name in WHILE_MOVING}, ROLES))
-def test_killed_while_records_move(
-    tmp_path: Path, cluster: BrokerProcess | ApacheKafka, failpoint: str, role: str
-) -> None:
+def test_killed_while_records_move(tmp_path: Path, cluster: BrokerProcess | ApacheKafka, failpoint: str, role: str) -> None:
     words = [f"id-{number}" for number in range(400)]
     home = {word: partition_for(word.encode(), 3) for word in words}
     with World(tmp_path, cluster, partitions=3, **SMALL | {"penstock_dedupe_misplaced": "move"}) as w:

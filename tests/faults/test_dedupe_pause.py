@@ -70,9 +70,7 @@ def test_paused_between_two_turns(tmp_path: Path, shared_broker: BrokerProcess, 
 
 
 @pytest.mark.parametrize(("failpoint", "role"), cells(IN_ONE_PARTITION, IN_EACH_RUN, ROLES))
-def test_paused_at_a_failpoint(
-    tmp_path: Path, cluster: Cluster, newer: list[StageProcess], failpoint: str, role: str
-) -> None:
+def test_paused_at_a_failpoint(tmp_path: Path, cluster: Cluster, newer: list[StageProcess], failpoint: str, role: str) -> None:
     with World(tmp_path, cluster, **SMALL) as w:
         w.fill(batches=3)
         w.stage.start()

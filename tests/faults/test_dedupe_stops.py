@@ -106,9 +106,7 @@ def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: B
         w.finish()
 
 
-def test_ids_of_another_place_are_set_aside_by_the_command_that_is_said(
-    tmp_path: Path, shared_broker: BrokerProcess
-) -> None:
+def test_ids_of_another_place_are_set_aside_by_the_command_that_is_said(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=1)
         w.stage.start()
@@ -141,7 +139,6 @@ def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path:
         until(lambda: w.position()[1]["stopped"] == "", "the position to say no more", w.stage.text)
         assert w.stage.stop() == 0
         w.check()
-
 
 
 def test_a_recreated_output_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -365,9 +362,7 @@ def test_an_input_that_lost_its_beginning_stops(tmp_path: Path, shared_broker: B
         await_stopped(w.stage, "the offsets from 0 to 300 are gone before they were read")
 
 
-def test_an_input_that_was_cut_back_and_has_grown_again(
-    tmp_path: Path, make_broker: Callable[..., BrokerProcess]
-) -> None:
+def test_an_input_that_was_cut_back_and_has_grown_again(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
     """Its end is past the position once more, but what was read under the last leader epoch is not in it."""
     broker = make_broker()
     with World(tmp_path / "w", broker) as w:

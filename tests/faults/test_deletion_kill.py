@@ -28,9 +28,7 @@ def committed(broker: BrokerProcess) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("step", ["topics.marked", "topics.emptied"])
-def test_offsets_of_a_deleted_topic_are_not_those_of_the_next(
-    make_broker: Callable[..., BrokerProcess], step: str
-) -> None:
+def test_offsets_of_a_deleted_topic_are_not_those_of_the_next(make_broker: Callable[..., BrokerProcess], step: str) -> None:
     broker = make_broker(environment={"PENSTOCK_FAILPOINTS": f"{step}=kill"})
     create(broker, "t", "other")
     assert commit(broker, "t") == commit(broker, "other") == 0

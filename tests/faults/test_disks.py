@@ -69,9 +69,7 @@ class Disks:
 
     def produce(self, partition: int, value: bytes | None = b"x", timeout_ms: int = 30_000) -> KafkaError | None:
         """Produce one record; the error that it ended with, None = acknowledged. Retries as clients do."""
-        producer = Producer(
-            {"bootstrap.servers": self.broker.bootstrap, "message.timeout.ms": timeout_ms, "linger.ms": 0}
-        )
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "message.timeout.ms": timeout_ms, "linger.ms": 0})
         ended: list[KafkaError | None] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -83,9 +81,7 @@ class Disks:
 
     def values(self, partition: int) -> list[bytes | None]:
         """Every record of a partition."""
-        reader = Consumer(
-            {"bootstrap.servers": self.broker.bootstrap, "group.id": "none", "enable.partition.eof": True}
-        )
+        reader = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none", "enable.partition.eof": True})
         reader.assign([TopicPartition(TOPIC, partition, 0)])
         found: list[bytes | None] = []
         while (message := reader.poll(WAIT_S)) is not None and not message.error():

@@ -53,9 +53,7 @@ class LimitedBroker(BrokerProcess):
 
 
 @contextmanager
-def limited(
-    tmp_path: Path, descriptors: int = FEW, properties: dict[str, object] | None = None
-) -> Iterator[LimitedBroker]:
+def limited(tmp_path: Path, descriptors: int = FEW, properties: dict[str, object] | None = None) -> Iterator[LimitedBroker]:
     broker = LimitedBroker(tmp_path / "data", properties)
     broker.descriptors = descriptors
     broker.start()
@@ -132,9 +130,7 @@ def test_a_passing_lack_of_descriptors_costs_nothing(tmp_path: Path) -> None:
             assert dataplane.produced(wire.ask(request, 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # Tried again.
             until(lambda: bool(said(broker, "files could not be opened.*while.*log")), "it to be said", broker.log_text)
             with socket.create_connection(("127.0.0.1", broker.port)):
-                until(
-                    lambda: bool(said(broker, "connections had to wait .* too few file descriptors")), "it to be said"
-                )
+                until(lambda: bool(said(broker, "connections had to wait .* too few file descriptors")), "it to be said")
             resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (512, 512))
             assert dataplane.produced(wire.ask(request, 9)).error_code == 0
         sent |= fill(broker, topic, "after")

@@ -42,9 +42,7 @@ def commit_in_transaction(broker: BrokerProcess, group: str, offset: int) -> Non
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(
-        [TopicPartition("t", 0, offset)], consumer.consumer_group_metadata(), WAIT_S
-    )
+    producer.send_offsets_to_transaction([TopicPartition("t", 0, offset)], consumer.consumer_group_metadata(), WAIT_S)
     producer.commit_transaction(WAIT_S)
     consumer.close()
 

@@ -107,9 +107,7 @@ def run(script: str, folder: Path, library: Path, *arguments: str) -> str:
         ("append", 3),
     ],
 )  # fmt: skip
-def test_nobody_waits_for_a_log_with_the_interpreters_lock(
-    tmp_path: Path, library: Path, question: str, log_end: int
-) -> None:
+def test_nobody_waits_for_a_log_with_the_interpreters_lock(tmp_path: Path, library: Path, question: str, log_end: int) -> None:
     assert run(SCRIPT, tmp_path, library, question).split() == [str(log_end)]
 
 

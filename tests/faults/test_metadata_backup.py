@@ -265,9 +265,7 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     assert produce(broker, "short", 5, month_ago_ms) == 0
 
     def gone() -> bool:
-        return (
-            "deleted 1 segments" in broker.log_text() and "topic=short" in broker.log_text().split("deleted 1 seg")[-1]
-        )
+        return "deleted 1 segments" in broker.log_text() and "topic=short" in broker.log_text().split("deleted 1 seg")[-1]
 
     until(gone, "retention", broker.log_text)
     assert end_offset(broker, "altered") == 6
@@ -276,16 +274,12 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     assert producer_id(broker) > given + (1 << 39)
     assert produce(broker, "altered", 1) == 0
     epochs = (broker.data / "altered-0" / "leader-epoch-checkpoint").read_text().split()
-    assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(
-        epoch_before.split()[-2]
-    )
+    assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(epoch_before.split()[-2])
     broker.restart()
     assert own_configs(broker, "altered")["penstock.configs.confirmed"] == "false"
 
 
-def test_a_partition_that_an_older_store_lacks_goes_on_when_its_topic_grows(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_a_partition_that_an_older_store_lacks_goes_on_when_its_topic_grows(broker: BrokerProcess, tmp_path: Path) -> None:
     create(broker, "t")
     until_backed_up(broker)
     shutil.copy(broker.data / NEWEST, tmp_path / "old")

@@ -168,9 +168,7 @@ def contents(data: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_a_damaged_store_is_whole_or_refused(
-    request: pytest.FixtureRequest, tmp_path: Path, state: str, seed: int
-) -> None:
+def test_a_damaged_store_is_whole_or_refused(request: pytest.FixtureRequest, tmp_path: Path, state: str, seed: int) -> None:
     """Many damages of a store alone, each opened as a start does."""
     folder = request.getfixturevalue(state).data
     print(f"seed {seed}")

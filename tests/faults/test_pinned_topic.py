@@ -31,9 +31,7 @@ async def committed_values(admin: Admin, topic: str) -> int:
 
 
 @pytest.mark.parametrize("version2", [True, False], ids=["by_id", "by_name"])
-def test_a_topic_that_is_recreated(
-    shared_broker: BrokerProcess, version2: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_recreated(shared_broker: BrokerProcess, version2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of Kafka's first transactions travel by name, as with all older brokers: there the commit looks."""
 
     async def scene() -> None:

@@ -30,9 +30,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(
-        tmp_path / "data", {"log.retention.check.interval.ms": 100, "log.initial.task.delay.ms": 0}
-    ).start()
+    process = BrokerProcess(tmp_path / "data", {"log.retention.check.interval.ms": 100, "log.initial.task.delay.ms": 0}).start()
     yield process
     process.close()
 
@@ -76,9 +74,7 @@ def test_one_bad_bit_takes_no_other_record_along(broker: BrokerProcess, new_topi
     before = segments[-1].read_bytes()
     broker.start()
     assert consume(broker, other) == (list(range(RECORDS)), None)
-    sentence = (
-        rf"ERROR .*{segments[-1]} is damaged at byte \d+, and offsets {first} to {last} .*penstock log repair {folder}"
-    )
+    sentence = rf"ERROR .*{segments[-1]} is damaged at byte \d+, and offsets {first} to {last} .*penstock log repair {folder}"
     assert re.search(sentence, broker.log_text()), broker.log_text()
     assert segments[-1].read_bytes() == before
     refused = subprocess.run([*REPAIR, folder], capture_output=True, text=True, check=False)
@@ -116,9 +112,7 @@ def test_a_hole_that_a_power_cut_leaves_is_cut_and_kept(broker: BrokerProcess, n
     assert consume(broker, topic) == (list(range(first + 1)), None)
 
 
-def test_damage_is_no_power_cut_because_the_lock_file_is_gone(
-    broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_damage_is_no_power_cut_because_the_lock_file_is_gone(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     topic = new_topic("lockless")
     segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     broker.kill()
@@ -167,9 +161,7 @@ def test_a_segment_that_is_missing_is_no_silent_gap(
     assert consume(broker, topic) == ([number for number in range(RECORDS) if number not in lost], None)
 
 
-def test_a_consumer_is_told_of_a_batch_that_cant_be_read(
-    broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_a_consumer_is_told_of_a_batch_that_cant_be_read(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     """A segment that was right when the log was opened: the damage shows when it is read, and at the next start."""
     topic = new_topic("believed")
     segments = filled(broker, topic)
@@ -188,9 +180,7 @@ def test_a_consumer_is_told_of_a_batch_that_cant_be_read(
     assert f"{segments[1]} is damaged at byte" in broker.log_text()
 
 
-def test_a_log_that_was_never_opened_leaves_no_clean_mark(
-    broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_a_log_that_was_never_opened_leaves_no_clean_mark(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     topic = new_topic("closed")
     segments = filled(broker, topic)
     broker.kill()
@@ -207,9 +197,7 @@ def test_a_log_that_was_never_opened_leaves_no_clean_mark(
     assert f"{segments[-2]} is damaged at byte" in broker.log_text()
 
 
-def test_a_partition_whose_folder_is_removed_goes_offline_alone(
-    broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_a_partition_whose_folder_is_removed_goes_offline_alone(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     topic, other = new_topic("removed"), new_topic("sound")
     segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     filled(broker, other)

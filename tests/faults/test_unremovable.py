@@ -52,9 +52,7 @@ def test_a_file_that_is_not_removed_stops_no_start(broker: BrokerProcess, contro
     assert not stuck.exists() and not other.exists() and end_offset(broker, "t") == 3
 
 
-def test_a_deletion_finished_at_start_leaves_nothing_under_the_topics_name(
-    broker: BrokerProcess, control: Path
-) -> None:
+def test_a_deletion_finished_at_start_leaves_nothing_under_the_topics_name(broker: BrokerProcess, control: Path) -> None:
     assert not create(broker, "t").topics[0].error_code and produce(broker, "t", 9) == 0
     broker.kill()
     broker.environment["PENSTOCK_FAILPOINTS"] = "topics.marked=kill"

@@ -75,12 +75,7 @@ def made_batches() -> list[bytes]:
 
 def made_messages() -> list[bytes]:
     """The same as message sets of magic 0 and 1, wrapped ones included."""
-    return [
-        converted
-        for stored in made_batches()[1:5]
-        for magic in (0, 1)
-        if (converted := convert.down(stored, magic))
-    ]
+    return [converted for stored in made_batches()[1:5] for magic in (0, 1) if (converted := convert.down(stored, magic))]
 
 
 def stored_seeds() -> list[bytes]:
@@ -342,9 +337,7 @@ def frame_seeds() -> list[bytes]:
         seeds.append(encode_request(ProduceRequest(acks=1, topic_data=[topic]), version, 1, "fuzz"))
     for version in range(FetchRequest.MAX_VERSION + 1):
         part = FetchRequest.FetchPartition(partition=0, partition_max_bytes=1000)
-        asked = FetchRequest.FetchTopic(
-            **({"topic": "frames"} if version < 13 else {"topic_id": TOPIC_ID}), partitions=[part]
-        )
+        asked = FetchRequest.FetchTopic(**({"topic": "frames"} if version < 13 else {"topic_id": TOPIC_ID}), partitions=[part])
         seeds.append(encode_request(FetchRequest(topics=[asked]), version, 1, "fuzz"))
     return seeds
 

@@ -40,9 +40,7 @@ def test_the_links_lead_to_the_folders() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_is_no_package_of_its_own(folder: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"`import penstock.{folder}`" in done.stderr
 
@@ -224,9 +222,7 @@ def test_one_function_moves_a_high_watermark() -> None:
 
 def test_every_product_module_says_what_it_is_for() -> None:
     bare = [
-        str(path)
-        for path in product(".py")
-        if not re.match(r'(#!.*\n)?(r?""")', path.read_text()) and path.read_text().strip()
+        str(path) for path in product(".py") if not re.match(r'(#!.*\n)?(r?""")', path.read_text()) and path.read_text().strip()
     ]
     assert bare == []
 
@@ -299,9 +295,7 @@ def test_data_plane_modules_have_no_typed_memoryviews() -> None:
 
 @pytest.mark.parametrize("command", ["broker", "mirror", "dedupe", "etl", "audit", "demo", "bench"])
 def test_each_command_has_help_with_an_example(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", command, "--help"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "penstock", command, "--help"], capture_output=True, text=True, check=True)
     assert f"penstock {command}" in done.stdout.replace("\n", " ").split("Example", 1)[1]
 
 

@@ -42,9 +42,7 @@ def test_a_batch_without_repeats_goes_on_untouched(tmp_path: Path, shared_broker
         w.check()
 
 
-def test_a_batch_with_a_repeat_keeps_its_codec_keys_and_timestamps(
-    tmp_path: Path, shared_broker: BrokerProcess
-) -> None:
+def test_a_batch_with_a_repeat_keeps_its_codec_keys_and_timestamps(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         for codec in CODECS:
             w.send(0, [w.batch(0, ["twice", f"other-{codec}", "twice"], codec)])
@@ -126,9 +124,7 @@ def test_records_without_id_in_quarantine(tmp_path: Path, shared_broker: BrokerP
         assert (first.key, dict(first.headers)) == (None, came)
 
 
-def test_a_record_without_id_stops_its_partition_if_each_must_have_one(
-    tmp_path: Path, shared_broker: BrokerProcess
-) -> None:
+def test_a_record_without_id_stops_its_partition_if_each_must_have_one(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_without_id="stop") as w:
         w.fill()
         w.stage.start()
@@ -215,9 +211,7 @@ def test_ids_of_a_header_beside_another_key_move(tmp_path: Path, shared_broker: 
         assert w.stage.stop() == 0
 
 
-def test_a_topic_of_moved_records_that_was_recreated_stops_its_partitions(
-    tmp_path: Path, shared_broker: BrokerProcess
-) -> None:
+def test_a_topic_of_moved_records_that_was_recreated_stops_its_partitions(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_misplaced="move") as w:
         wrong = partition_for(b"a", 2) ^ 1
         w.send(wrong, [w.batch(wrong, ["a"], 0)])

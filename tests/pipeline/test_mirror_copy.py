@@ -183,9 +183,7 @@ def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_end
         assert [(row["state"], row["lag"]) for row in rows] == [("copying", 0)] * w.partitions
 
 
-def test_a_source_that_ends_before_the_position_is_no_silence(
-    tmp_path: Path, clusters: dict[str, BrokerProcess]
-) -> None:
+def test_a_source_that_ends_before_the_position_is_no_silence(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     """Nothing may ever come there, so whoever has left the partition can't wait for input to go on with it."""
     with world(tmp_path, clusters, "EWR") as w:
         w.fill(1)
@@ -221,7 +219,6 @@ def make_older(w: World) -> None:
         moved = {name: fields[name] - HOUR_MS for name in ("copied_ms", "committed_ms")}
         older[w.topic, partition] = found[0], json.dumps({**fields, **moved})
     w.admin(w.target, lambda admin: admin.commit(w.group("EWR"), older))
-
 
 
 def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:

@@ -17,9 +17,7 @@ Given: TypeAlias = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes 
 
 MAYBE_BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=10), MAYBE_BYTES), max_size=4)
-RECORDS = st.lists(
-    st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62), HEADERS), min_size=1, max_size=30
-)
+RECORDS = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62), HEADERS), min_size=1, max_size=30)
 # Bytes of the header that steer a reader, and any other.
 PLACES = st.one_of(st.integers(8, 23), st.integers(57, 75), st.integers(0, 10_000))
 
@@ -46,9 +44,7 @@ def test_round_trip(given_records: list[Given], codec: int) -> None:
 
 
 @given(RECORDS, st.integers(0, 4), st.data())
-def test_bent_batches_never_crash_a_reader(
-    given_records: list[Given], codec: int, data: st.DataObject
-) -> None:
+def test_bent_batches_never_crash_a_reader(given_records: list[Given], codec: int, data: st.DataObject) -> None:
     bent = bytearray(build(given_records, codec) * 2)
     for _ in range(data.draw(st.integers(1, 5))):
         bent[data.draw(PLACES) % len(bent)] = data.draw(st.integers(0, 255))

@@ -28,9 +28,7 @@ KNOWN = st.builds(
     OFFSETS,
 )
 SUM = st.one_of(st.just("-"), st.integers(0, (1 << 32) - 1).map("{:08x}".format))
-FILES = st.tuples(
-    st.dictionaries(KEYS, KNOWN, max_size=5), st.fixed_dictionaries(dict.fromkeys(KAFKAS, st.tuples(SUM, SUM)))
-)
+FILES = st.tuples(st.dictionaries(KEYS, KNOWN, max_size=5), st.fixed_dictionaries(dict.fromkeys(KAFKAS, st.tuples(SUM, SUM))))
 
 
 def written(offsets: dict[tuple[str, int], Offsets], sums: dict[str, tuple[str, str]]) -> bytes:

@@ -23,9 +23,7 @@ def test_round_trip(codec: int, payload: bytes, level: int) -> None:
 
 
 @given(st.integers(1, 4), PAYLOADS, st.data())
-def test_bent_input_is_refused_or_stays_within_the_limit(
-    codec: int, payload: bytes, data: st.DataObject
-) -> None:
+def test_bent_input_is_refused_or_stays_within_the_limit(codec: int, payload: bytes, data: st.DataObject) -> None:
     packed = bytearray(compress(codec, payload))
     for _ in range(data.draw(st.integers(1, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))

@@ -13,9 +13,7 @@ from support.rows import rows
 
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.sampled_from(["id", "näh", ""]), MAYBE_BYTES), max_size=3)
-RECORDS = st.lists(
-    st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62), HEADERS), min_size=1, max_size=20
-)
+RECORDS = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62), HEADERS), min_size=1, max_size=20)
 Given = list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]
 
 

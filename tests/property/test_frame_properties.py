@@ -93,9 +93,7 @@ def answer_body(served: Broker, frame: bytes, flexible: bool) -> bytes:
 
 @quick
 @given(asked=produces(), client=tagless)
-def test_produce_answers_are_the_codecs_bytes(
-    served: Broker, asked: tuple[ProduceRequest, int], client: str | None
-) -> None:
+def test_produce_answers_are_the_codecs_bytes(served: Broker, asked: tuple[ProduceRequest, int], client: str | None) -> None:
     request, version = asked
     body = answer_body(served, encode_request(request, version, 77, client), version >= 9)
     answer = ProduceResponse.decode(body, version)
@@ -107,17 +105,13 @@ def test_produce_answers_are_the_codecs_bytes(
 
 @quick
 @given(asked=fetches(), client=tagless)
-def test_fetch_answers_are_the_codecs_bytes(
-    served: Broker, asked: tuple[FetchRequest, int], client: str | None
-) -> None:
+def test_fetch_answers_are_the_codecs_bytes(served: Broker, asked: tuple[FetchRequest, int], client: str | None) -> None:
     request, version = asked
     body = answer_body(served, encode_request(request, version, 77, client), version >= 12)
     answer = FetchResponse.decode(body, version)
     assert answer.encode(version) == body
     # A topic that is named without partitions is not answered, as in Kafka.
-    shape = [
-        (topic.topic, [one.partition for one in topic.partitions]) for topic in request.topics if topic.partitions
-    ]
+    shape = [(topic.topic, [one.partition for one in topic.partitions]) for topic in request.topics if topic.partitions]
     got = [(topic.topic, [one.partition_index for one in topic.partitions]) for topic in answer.responses]
     assert got == shape
 

@@ -109,9 +109,7 @@ def test_bent_records_are_taken_if_they_can_be_read(
 
 
 @given(st.lists(NUMBERS, min_size=5, max_size=5), st.binary(max_size=4), st.integers(0, 255), CODECS, st.booleans())
-def test_records_of_any_numbers(
-    log: Log, numbers: list[bytes], tail: bytes, attributes: int, codec: int, last: bool
-) -> None:
+def test_records_of_any_numbers(log: Log, numbers: list[bytes], tail: bytes, attributes: int, codec: int, last: bool) -> None:
     """Alone in its batch, and in front of others, where a faster reader looks first."""
     timestamp, offset, key, value, headers = numbers
     odd = body(bytes([attributes]), timestamp, offset, key, value, headers, tail)

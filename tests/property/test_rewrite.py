@@ -12,9 +12,7 @@ from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.record.rewrite import rewrite_header
 
-PRODUCERS = st.tuples(
-    st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans()
-)
+PRODUCERS = st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans())
 
 
 def build(payload: bytes, codec: int, stamped: bool) -> bytearray:
@@ -28,9 +26,7 @@ def build(payload: bytes, codec: int, stamped: bool) -> bytearray:
 
 
 @given(st.binary(max_size=3000), st.integers(0, 4), st.booleans(), PRODUCERS)
-def test_equals_the_plain_way(
-    payload: bytes, codec: int, stamped: bool, producer: tuple[int, int, int, bool]
-) -> None:
+def test_equals_the_plain_way(payload: bytes, codec: int, stamped: bool, producer: tuple[int, int, int, bool]) -> None:
     raw = RawBatch(build(payload, codec, stamped))
     sent = RawBatch(rewrite_header(raw, *producer) + bytes(raw.payload))
     sent.check(client=True)

@@ -49,9 +49,7 @@ def built(given_messages: Given, magic: int, codec: int, numbers: int) -> bytes:
         for message in given_messages:
             assert builder.append(*message)
         return builder.build()
-    messages = [
-        Message(i * numbers, key, value, time if magic else -1) for i, (key, value, time) in enumerate(given_messages)
-    ]
+    messages = [Message(i * numbers, key, value, time if magic else -1) for i, (key, value, time) in enumerate(given_messages)]
     return wrap(magic, messages, codec, 0, timestamp_ms=5) if codec else pack_set(magic, messages)
 
 

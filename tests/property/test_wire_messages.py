@@ -20,9 +20,7 @@ CASES = [
     for name, m in SCHEMAS.items()
     for version in range(m.root.versions.first, m.root.versions.last + 1)
 ]
-QUICK = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+QUICK = settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 SIMPLE: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),

@@ -373,15 +373,11 @@ class World(Clockwork):
                 assert isinstance(action, WriteMarkers)
                 self._queue_markers(name, action)
 
-    def _queue_append(
-        self, name: str, action: Append, feed: Callable[[str, object], None], log: TopicPartition
-    ) -> None:
+    def _queue_append(self, name: str, action: Append, feed: Callable[[str, object], None], log: TopicPartition) -> None:
         item = Written("records", name, tuple(action.records), action.producer_id, action.producer_epoch)
         # The log keeps values, as bytes would be: the machine may change its own objects afterwards.
         item.records = tuple(
-            replace(record, value=replace(record.value))
-            if isinstance(record, OffsetRecord) and record.value
-            else record
+            replace(record, value=replace(record.value)) if isinstance(record, OffsetRecord) and record.value else record
             for record in item.records
         )
         self.put(log, item, lambda error, offset: feed(name, Appended(action.id, error, offset)))
@@ -522,9 +518,7 @@ class World(Clockwork):
         """What the groups show is what the log says."""
         expected = self.reader.read(self.logs[OFFSETS].written)
         shown = {
-            (name, key): value.offset
-            for name, group in self.groups.items()
-            for key, value in group.offsets.committed.items()
+            (name, key): value.offset for name, group in self.groups.items() for key, value in group.offsets.committed.items()
         }
         self.require(shown == expected, f"groups show {shown}, the log says {expected}")
 

@@ -91,9 +91,7 @@ def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*:*")) and not list(Path.cwd().glob("*:*"))
 
 
-def test_of_two_machines_that_load_one_night_one_commits(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_machines_that_load_one_night_one_commits(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a lock of its own. What the first one has read, and is about to commit, the other one has committed."""
     world.events(NIGHTS[0], 20)
     world.send(NIGHTS[0], [b"bad"])

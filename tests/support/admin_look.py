@@ -44,9 +44,7 @@ class Wire:
 
     async def ask(self, request: Message, version: int) -> Any:
         """The answer. Raises ConnectionLost, RequestTimedOut: whether it was carried out nobody knows."""
-        frame = await self.connection.request(
-            lambda number: [encode_request(request, version, number, "admin-run")], ANSWER_MS
-        )
+        frame = await self.connection.request(lambda number: [encode_request(request, version, number, "admin-run")], ANSWER_MS)
         return decode_response(RESPONSES[request.API_KEY], frame, version)[1]
 
     def close(self) -> None:
@@ -237,9 +235,7 @@ def _leftovers(seen: Seen, dirs: Sequence[Path]) -> list[str]:
     there: dict[str, int] = defaultdict(int, {name: len(topic.partitions) for name, topic in seen.topics.items()})
     for path in (path for log_dir in dirs for path in sorted(log_dir.iterdir()) if path.is_dir()):
         folder = _FOLDER.match(path.name)
-        if _PASSING.match(path.name) or (
-            folder and not folder[1].startswith("__") and int(folder[2]) >= there[folder[1]]
-        ):
+        if _PASSING.match(path.name) or (folder and not folder[1].startswith("__") and int(folder[2]) >= there[folder[1]]):
             left.append(f"the folder {path.parent.name}/{path.name} belongs to nothing")
     return left
 

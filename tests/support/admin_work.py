@@ -298,9 +298,7 @@ class Trimmer(Worker):
         result = answer.topics[0].partitions[0] if answer else None
         outcome = self.judge("DeleteRecords", result.error_code, topic) if result else INFO
         if result and outcome is OK and result.low_watermark < offset and self.world.changes[topic.name] == changes:
-            self.world.report(
-                "log_start", f"{topic.name}-{index} begins at {result.low_watermark}, not {offset}", topic
-            )
+            self.world.report("log_start", f"{topic.name}-{index} begins at {result.low_watermark}, not {offset}", topic)
         self.world.trimmed(topic, index, offset, outcome, changes)
         self.world.tell(topic, f"delete records of {index} before {offset}: {outcome.value}")
 
@@ -367,9 +365,7 @@ class Plain(Worker):
             data = kind.PartitionProduceData(index=one.index, records=one.data)
             topics.setdefault(one.topic.topic_id, kind.TopicProduceData(topic_id=one.topic.topic_id, partition_data=[]))
             topics[one.topic.topic_id].partition_data.append(data)
-        request = kind(
-            transactional_id=transactional_id, acks=self.acks, timeout_ms=30_000, topic_data=list(topics.values())
-        )
+        request = kind(transactional_id=transactional_id, acks=self.acks, timeout_ms=30_000, topic_data=list(topics.values()))
         answer = await self.ask(request, 13)
         found = {}
         for topic in answer.responses if answer else ():
@@ -387,9 +383,7 @@ class Plain(Worker):
         code, offset = part.error_code, part.base_offset if part.base_offset >= 0 else None
         if code == E.DUPLICATE_SEQUENCE_NUMBER:
             code, offset = 0, None
-        self.world.produced(
-            one.topic, one.index, one.records, self.judge(f"Produce {self.name}", code, one.topic), offset
-        )
+        self.world.produced(one.topic, one.index, one.records, self.judge(f"Produce {self.name}", code, one.topic), offset)
         what = f"at {offset}" if not code else error_name(code)
         self.world.tell(one.topic, f"{self.name}: {count} to {one.index}, {one.records[0].value}: {what}")
         return int(code)
@@ -588,9 +582,7 @@ class TransactionsV1(Transactions):
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.owner[0],
             v3_and_below_producer_epoch=self.owner[1],
-            v3_and_below_topics=[
-                kind.AddPartitionsToTxnTopic(name=one.topic.name, partitions=[one.index]) for one in batches
-            ],
+            v3_and_below_topics=[kind.AddPartitionsToTxnTopic(name=one.topic.name, partitions=[one.index]) for one in batches],
         )
         if not batches:
             return []
@@ -758,9 +750,7 @@ def _config(name: str, numbers: Sequence[float]) -> tuple[str, str | None]:
 
 
 def _first_refusal(answer: Any) -> int:
-    codes = [
-        part.partition_error_code for one in answer.results_by_topic_v3_and_below for part in one.results_by_partition
-    ]
+    codes = [part.partition_error_code for one in answer.results_by_topic_v3_and_below for part in one.results_by_partition]
     return max((code for code in codes if code != E.OPERATION_NOT_ATTEMPTED), default=0)
 
 

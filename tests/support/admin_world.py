@@ -359,9 +359,7 @@ class World:
             topic.spoiled = topic.spoiled or topic.topic_id in broken
         return found
 
-    def _judge_name(
-        self, name: str, seen: Seen, views: dict[Transaction, tuple[list[str], list[str]]]
-    ) -> Iterator[Anomaly]:
+    def _judge_name(self, name: str, seen: Seen, views: dict[Transaction, tuple[list[str], list[str]]]) -> Iterator[Anomaly]:
         topic, there, made = self.topics.get(name), seen.topics.get(name), self.maybe_made.pop(name, None)
         if topic is not None and (there is None or there.topic_id != topic.topic_id):
             if not topic.maybe_deleted and not topic.spoiled:
@@ -573,9 +571,7 @@ def _settle_partition(partition: Partition, seen: SeenPartition, found: Mapping[
     partition.end = seen.end
     # Refused ones stay: they must not come back.
     partition.records = {
-        value: record
-        for value, record in partition.records.items()
-        if record.offset is None or record.offset >= seen.log_start
+        value: record for value, record in partition.records.items() if record.offset is None or record.offset >= seen.log_start
     }
 
 

@@ -40,9 +40,7 @@ def create(broker: Serving, *names: str, partitions: int = 1, **configs: object)
     """Create topics, `segment_ms=5` for segment.ms=5; the answer may hold errors."""
     own = CreateTopicsRequest
     given = [own.CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
-    wanted = [
-        own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=given) for name in names
-    ]
+    wanted = [own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=given) for name in names]
     with WireConnection(broker.bootstrap) as wire:
         response: CreateTopicsResponse = wire.ask(CreateTopicsRequest(topics=wanted), 7)
     return response

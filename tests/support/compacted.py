@@ -39,9 +39,7 @@ def keyed(
     for i, (key, value) in enumerate(pairs):
         assert builder.append(key, value, timestamp_ms + i)
     producer_id, epoch, sequence = producer
-    return builder.build(
-        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
-    )
+    return builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
 
 
 class CompactedLog(Log):

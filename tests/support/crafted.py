@@ -196,9 +196,7 @@ def loose(codec: int) -> Iterator[Poison]:
     for name, (payload, count) in LOOSE_RECORDS.items():
         yield Poison(name, batch(packed(codec, payload), count, codec=codec), kafka=0)
     if codec in (GZIP, LZ4):
-        yield Poison(
-            "bytes behind the payload", batch(packed(codec, plain(3)) + b"\1\2\3" * 8, 3, codec=codec), kafka=0
-        )
+        yield Poison("bytes behind the payload", batch(packed(codec, plain(3)) + b"\1\2\3" * 8, 3, codec=codec), kafka=0)
 
 
 def in_pieces(codec: int) -> Iterator[tuple[str, bytes, int]]:

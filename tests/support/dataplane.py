@@ -139,9 +139,7 @@ class Broker:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.plane.stop()
         self._ended.set()
         self._thread.join()
@@ -212,9 +210,7 @@ def batch(values: Sequence[bytes], timestamp_ms: int = 1_700_000_000_000, codec:
     return builder.build(**producer)
 
 
-def produce(
-    name: str, records: bytes | None, version: int, acks: int = -1, index: int = 0, **more: str
-) -> ProduceRequest:
+def produce(name: str, records: bytes | None, version: int, acks: int = -1, index: int = 0, **more: str) -> ProduceRequest:
     """A produce request for one partition."""
     topic = ProduceRequest.TopicProduceData(
         name=name if version < 13 else "",
@@ -246,14 +242,10 @@ def fetch(
     one = FetchRequest.FetchPartition(
         partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, current_leader_epoch=epoch
     )
-    return FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=min_bytes, topics=[fetch_topic(name, version, [one])], **more
-    )
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, topics=[fetch_topic(name, version, [one])], **more)
 
 
-def fetch_topic(
-    name: str, version: int, partitions: list[FetchRequest.FetchPartition]
-) -> FetchRequest.FetchTopic:
+def fetch_topic(name: str, version: int, partitions: list[FetchRequest.FetchPartition]) -> FetchRequest.FetchTopic:
     """A topic of a fetch request, by name or by id as the version has it."""
     return FetchRequest.FetchTopic(
         topic=name if version < 13 else "",

@@ -150,9 +150,7 @@ class World:
         """Send batches with repeats to every partition, in all codecs one after the other."""
         for partition in range(self.partitions):
             codec = itertools.cycle(codecs)
-            made = [
-                self.batch(partition, self.some_ids(partition, count, repeats), next(codec)) for _ in range(batches)
-            ]
+            made = [self.batch(partition, self.some_ids(partition, count, repeats), next(codec)) for _ in range(batches)]
             self.send(partition, made)
 
     def mix(self, words: Sequence[str], count: int = 150, codecs: Sequence[int] = (0, 3, 4)) -> None:

@@ -104,9 +104,7 @@ class Emulated:
     def _asked(self, command: str) -> str:
         assert self._process is not None
         assert self._process.poll() is None, self.console.read_text(errors="replace")[-4000:]
-        done = subprocess.run(
-            ssh_command(self.fleet, self.address, command), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(ssh_command(self.fleet, self.address, command), capture_output=True, text=True, check=False)
         return done.stdout
 
     def ssh(self, command: str) -> str:

@@ -189,9 +189,7 @@ class World:
         self.commit("penstock-mirror.mirror.one", [end - less for end in self.ends(self.topic, self.source_admin)])
         self.commit("penstock-dedupe.dedupe", [end - less for end in self.ends(self.topic)])
 
-    def etl(
-        self, *arguments: str, failpoints: str = "", jvm: WarmJvm | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def etl(self, *arguments: str, failpoints: str = "", jvm: WarmJvm | None = None) -> subprocess.CompletedProcess[str]:
         """Run `penstock etl` as a process of its own, with its own JVM or a warm one."""
         command = [sys.executable, "-m", "penstock", "etl", "--config", str(self.config), "--json", *arguments]
         environment = os.environ | {"PENSTOCK_FAILPOINTS": failpoints} | (jvm.environment if jvm else {})

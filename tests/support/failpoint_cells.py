@@ -15,9 +15,7 @@ ROLES = ("ours", "source", "target", "both")  # what Apache Kafka is; `ours`: no
 WHOLE = os.environ.get("PENSTOCK_FAILPOINTS_ALL") == "1"
 
 
-def cells(
-    failpoints: Iterable[str], few: Collection[tuple[str, str]], roles: Sequence[str] = ROLES
-) -> list[ParameterSet]:
+def cells(failpoints: Iterable[str], few: Collection[tuple[str, str]], roles: Sequence[str] = ROLES) -> list[ParameterSet]:
     """Parameters `failpoint` and `role`: all pairs, or those of them that are tried in each run, which must be some of all."""
     pairs = [(name, role) for name in failpoints for role in roles]
     assert set(few) <= set(pairs), f"no such failpoint or role: {sorted(set(few) - set(pairs))}"

@@ -158,9 +158,7 @@ class _Log:
         for partition, offset in sorted(self.values):
             self.order[partition].append(offset)
         self.place = {
-            (partition, offset): place
-            for partition, offsets in self.order.items()
-            for place, offset in enumerate(offsets)
+            (partition, offset): place for partition, offsets in self.order.items() for place, offset in enumerate(offsets)
         }
 
 

@@ -218,9 +218,7 @@ class Load:
             except BufferError:
                 producer.poll(0.1)
 
-    def _send(
-        self, producer: Producer, name: str, number: int, partition: int, txn: str | None, into: list[Send]
-    ) -> None:
+    def _send(self, producer: Producer, name: str, number: int, partition: int, txn: str | None, into: list[Send]) -> None:
         send = self._plan(name, number, partition, txn)
         into.append(send)
 

@@ -41,9 +41,7 @@ def batch(
     for i in range(count):
         assert builder.append(b"k%d" % i, b"v" * size, timestamp_ms + i)
     producer_id, epoch, sequence = producer
-    return builder.build(
-        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
-    )
+    return builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
 
 
 def delete_records(topic: str, offset: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:

@@ -87,9 +87,7 @@ class LossyDisk:
 
         until(gone, f"{self.path} to be unmounted")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if os.path.ismount(self.path):
             self.unmount()
         self._image.unlink(missing_ok=True)

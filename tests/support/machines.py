@@ -144,9 +144,7 @@ class Machine:
         # nspawn's own filter of system calls would hide newer ones from the services, whose filters are to be tried.
         environment = {**os.environ, "SYSTEMD_SECCOMP": "0", "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network"}
         with (self.folder / "console").open("ab") as console:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment)
         self.fleet.undo.append(self.stop)
         until(lambda: self._state() in ("running", "degraded"), BOOT_S, f"{self.name} to start")
         assert self._state() == "running", self.ssh("systemctl --failed --no-legend")

@@ -42,9 +42,7 @@ class Folders:
 
     def create(self, topic: str, partitions: int, **configs: object) -> None:
         """Create a topic that is spread over the folders."""
-        create_topic(
-            self.broker.bootstrap, topic, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()}
-        )
+        create_topic(self.broker.bootstrap, topic, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()})
 
     def ask(self, key: Key, to: str) -> int:
         """Ask for a move; the error code."""

@@ -54,9 +54,7 @@ def offsets(bootstrap: str, topic: str) -> tuple[int, int]:
     return found
 
 
-def consume(
-    broker: BrokerProcess, topic: str, isolation: str = "read_committed"
-) -> tuple[list[int], KafkaError | None]:
+def consume(broker: BrokerProcess, topic: str, isolation: str = "read_committed") -> tuple[list[int], KafkaError | None]:
     """The numbers that a consumer gets up to the end, or up to the first error that it is told of."""
     reader = Consumer(
         {

@@ -61,9 +61,7 @@ def end_and_go_on(wire: WireConnection, name: str, owner: Owner, commit: bool, v
     return answer.error_code, (answer.producer_id, answer.producer_epoch)
 
 
-def commit_offset(
-    wire: WireConnection, name: str, group: str, owner: Owner, topic: str, version: int, **given: Any
-) -> int:
+def commit_offset(wire: WireConnection, name: str, group: str, owner: Owner, topic: str, version: int, **given: Any) -> int:
     """TxnOffsetCommit of offset 3 of partition 0: its error."""
     kind = TxnOffsetCommitRequest
     part = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="m")

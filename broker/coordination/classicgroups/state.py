@@ -204,10 +204,7 @@ def subscription_topics(metadata: bytes) -> list[str] | None:
 
 
 def snapshot(group: Group, assignment: Mapping[str, bytes]) -> GroupSnapshot:
-    members = tuple(
-        m.snapshot(m.metadata(group.protocol), assignment.get(m.id, b""))
-        for m in group.members.values()
-    )
+    members = tuple(m.snapshot(m.metadata(group.protocol), assignment.get(m.id, b"")) for m in group.members.values())
     return GroupSnapshot(
         group.protocol_type or "",
         group.generation,
@@ -261,8 +258,7 @@ def describe(group: Group) -> Described:
     """The group as an operator sees it."""
     stable = group.state is GroupState.STABLE
     members = [
-        m.snapshot(m.metadata(group.protocol), m.assignment) if stable else m.snapshot(b"", b"")
-        for m in group.members.values()
+        m.snapshot(m.metadata(group.protocol), m.assignment) if stable else m.snapshot(b"", b"") for m in group.members.values()
     ]
     return Described(group.state.value, group.protocol_type or "", (group.protocol or "") if stable else "", members)
 
@@ -273,9 +269,4 @@ def is_disposable(group: Group) -> bool:
         return False
     if group.dead:
         return True
-    return (
-        group.state is GroupState.EMPTY
-        and group.generation == 0
-        and not group.pending_members
-        and group.offsets.is_empty()
-    )
+    return group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members and group.offsets.is_empty()

@@ -91,9 +91,7 @@ def _size(owned: Mapping[bytes, set[int]]) -> int:
     return sum(map(len, owned.values()))
 
 
-def _level(
-    owned: _Owned, free: Mapping[bytes, list[int]], counts: Mapping[bytes, int], order: Sequence[str]
-) -> None:
+def _level(owned: _Owned, free: Mapping[bytes, list[int]], counts: Mapping[bytes, int], order: Sequence[str]) -> None:
     """All want the same topics: each gets the same number, some one more, and a member that has too many gives back."""
     if not order:
         return
@@ -123,9 +121,7 @@ def _level(
             mine.setdefault(topic_id, set()).add(partition)
 
 
-def _spread(
-    members: Mapping[str, Wants], owned: _Owned, free: Mapping[bytes, list[int]], order: Sequence[str]
-) -> None:
+def _spread(members: Mapping[str, Wants], owned: _Owned, free: Mapping[bytes, list[int]], order: Sequence[str]) -> None:
     """Hand out what is free, the topics with the fewest takers first, each partition to the member that has least."""
     sizes = {member_id: _size(owned[member_id]) for member_id in order}
     takers = {topic_id: [one for one in order if topic_id in members[one].topic_ids] for topic_id in free}
@@ -136,9 +132,7 @@ def _spread(
             sizes[member_id] += 1
 
 
-def _balance(
-    members: Mapping[str, Wants], owned: _Owned, counts: Mapping[bytes, int], order: Sequence[str]
-) -> None:
+def _balance(members: Mapping[str, Wants], owned: _Owned, counts: Mapping[bytes, int], order: Sequence[str]) -> None:
     """Move partitions one by one from the one that has most to the one that has least of a topic's takers, until no move helps.
 
     Every move makes the sum of squares smaller, so this ends.

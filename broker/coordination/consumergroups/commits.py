@@ -106,9 +106,7 @@ def on_expire(group: ConsumerGroup, event: Expire, now: Now, out: Out) -> None:
     # A group may have been quiet for long when its last member leaves: its offsets stay for as long as they would of a
     # classic group.
     empty_ms = 0 if group.members else group.epoch_ms
-    gone = group.offsets.expired(
-        lambda one: max(one.commit_timestamp_ms, empty_ms), wanted, retention_ms, now.wall_ms
-    )
+    gone = group.offsets.expired(lambda one: max(one.commit_timestamp_ms, empty_ms), wanted, retention_ms, now.wall_ms)
     nothing_left = len(gone) == len(group.offsets.partitions())
     if not group.members and nothing_left and group.epoch > 0:
         _end(group, gone, lambda error, at, out: None, out)

@@ -42,9 +42,7 @@ from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE, version_of
 
 
 # --- from classic to consumer -----------------------------------------------------------------------------------
-def upgrade(
-    classic: Group, event: ConsumerHeartbeat, now: Now, environment: Environment, out: Out
-) -> ConsumerGroup | None:
+def upgrade(classic: Group, event: ConsumerHeartbeat, now: Now, environment: Environment, out: Out) -> ConsumerGroup | None:
     """A heartbeat of KIP-848 came to a classic group, or to one that isn't there yet: the consumer group that the
     heartbeat goes to, or None if it was refused.
     """

@@ -178,17 +178,13 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now: Now, out: Out) ->
     update.assign()
     update.reassign(event.owned, changed)
     asks_all = (
-        event.rebalance_timeout_ms != -1
-        and (event.topics is not None or event.pattern is not None)
-        and event.owned is not None
+        event.rebalance_timeout_ms != -1 and (event.topics is not None or event.pattern is not None) and event.owned is not None
     )
     show = event.member_epoch == 0 or asks_all or update.current.assigned != update.before.assigned
     _carry_through(group, update, event, show, now, out)
 
 
-def _carry_through(
-    group: ConsumerGroup, update: Update, event: ConsumerHeartbeat, show: bool, now: Now, out: Out
-) -> None:
+def _carry_through(group: ConsumerGroup, update: Update, event: ConsumerHeartbeat, show: bool, now: Now, out: Out) -> None:
     """Store what changed, if anything did, and answer."""
 
     def then(error: int, at: Now, out: Out) -> None:
@@ -323,9 +319,7 @@ def _run_timers(group: ConsumerGroup, now: Now, out: Out) -> None:
 def _on_patterns(group: ConsumerGroup, event: PatternsResolved, now: Now, out: Out) -> None:
     used = {member.facts.pattern for member in group.members.values()}
     news = {
-        pattern: topics
-        for pattern, topics in event.found.items()
-        if pattern in used and group.patterns.get(pattern) != topics
+        pattern: topics for pattern, topics in event.found.items() if pattern in used and group.patterns.get(pattern) != topics
     }
 
     def then(error: int, at: Now, out: Out) -> None:

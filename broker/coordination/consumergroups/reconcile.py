@@ -111,9 +111,6 @@ def _next(
     state = MemberState.UNRELEASED_PARTITIONS if unreleased else MemberState.STABLE
     after = Current(target_epoch, current.epoch, state, assigned=kept)
     unchanged = (
-        state is current.state
-        and current.epoch == target_epoch
-        and not current.revoking
-        and after.assigned == current.assigned
+        state is current.state and current.epoch == target_epoch and not current.revoking and after.assigned == current.assigned
     )
     return current if unchanged else after

@@ -99,8 +99,7 @@ def _facts_message(facts: MemberFacts) -> ConsumerGroupMemberMetadataValue:
 
 def _classic_message(classic: ClassicFacts) -> _ClassicMetadata:
     protocols = [
-        ConsumerGroupMemberMetadataValue.ClassicProtocol(name=name, metadata=metadata)
-        for name, metadata in classic.protocols
+        ConsumerGroupMemberMetadataValue.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols
     ]
     return _ClassicMetadata(session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols)
 

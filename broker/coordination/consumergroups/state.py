@@ -116,9 +116,7 @@ class Member:
 
     def next_deadline_ms(self) -> int:
         """When it is late if nothing is heard of it."""
-        return min(
-            self.session_deadline_ms, self.rebalance_deadline_ms, self.join_deadline_ms, self.sync_deadline_ms
-        )
+        return min(self.session_deadline_ms, self.rebalance_deadline_ms, self.join_deadline_ms, self.sync_deadline_ms)
 
 
 # --- records: a value of None is a tombstone ------------------------------------------------------------------
@@ -175,9 +173,7 @@ class PatternRecord:
     value: tuple[frozenset[str], int, int] | None
 
 
-ConsumerRecord = (
-    EpochRecord | TopicsTombstone | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord | PatternRecord
-)
+ConsumerRecord = EpochRecord | TopicsTombstone | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord | PatternRecord
 
 
 def is_tombstone(record: ConsumerRecord) -> bool:

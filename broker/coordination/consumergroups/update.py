@@ -167,8 +167,7 @@ class Update:
         except UnknownState:
             raise Refused(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                "The consumer group member is in a unknown state. "
-                "The member must abandon all its partitions and rejoin.",
+                "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
             ) from None
         if after is not self.current:
             self.current = after

@@ -50,9 +50,7 @@ def fresh(hint: str) -> str:
 def create(run: Run, hint: str, partitions: int = 1, *words: str) -> str:
     """A new topic."""
     topic = fresh(hint)
-    java(
-        run, TOPICS, "--create", "--topic", topic, "--partitions", str(partitions), "--replication-factor", "1", *words
-    )
+    java(run, TOPICS, "--create", "--topic", topic, "--partitions", str(partitions), "--replication-factor", "1", *words)
     return topic
 
 

@@ -66,9 +66,7 @@ def read(run: Run, version: str, topic: str) -> list[str]:
     else:
         new = ["--new-consumer"] if numbers(version) < (1, 0) else []
         program = (
-            "kafka.tools.ConsoleConsumer"
-            if numbers(version) < (3, 8)
-            else "org.apache.kafka.tools.consumer.ConsoleConsumer"
+            "kafka.tools.ConsoleConsumer" if numbers(version) < (3, 8) else "org.apache.kafka.tools.consumer.ConsoleConsumer"
         )
         of = ["--bootstrap-server", run.bootstrap, "--topic", topic, "--from-beginning"]
         out = java(version, program, *new, *of, "--max-messages", str(len(VALUES)))

@@ -52,9 +52,7 @@ def test_each_row_is_of_the_run_that_measured_it(tmp_path: Path) -> None:
 def test_a_verdict_says_what_was_easier_than_its_target(tmp_path: Path) -> None:
     document = tmp_path / "ROADMAP.md"
     document.write_text(f"{figures.BEGIN}\n{figures.END}\n")
-    long, start = (
-        next(target for target in WITH_CASES if target.bounds[0].case == case) for case in ("sustained", "start")
-    )
+    long, start = (next(target for target in WITH_CASES if target.bounds[0].case == case) for case in ("sustained", "start"))
     run = a_run("c0ffee1", produce_100b=0.11)
     run.scale, run.minutes = 0.4, 2.0
     for target in (long, start):

@@ -27,9 +27,7 @@ def ask(broker: BrokerProcess, request: Message, version: int) -> Any:
         return connection.ask(request, version)
 
 
-def alter(
-    broker: BrokerProcess, kind: int, name: str, *ops: tuple[str, int, str | None], only_look: bool = False
-) -> int:
+def alter(broker: BrokerProcess, kind: int, name: str, *ops: tuple[str, int, str | None], only_look: bool = False) -> int:
     """Alter one resource incrementally; answers the error code."""
     Request = wire.IncrementalAlterConfigsRequest
     configs = [Request.AlterableConfig(name=key, config_operation=op, value=value) for key, op, value in ops]
@@ -130,9 +128,7 @@ def test_groups_and_loggers_have_configs(broker: BrokerProcess) -> None:
     assert {(one.resource_type, one.resource_name) for one in listed} == {
         (TOPIC, "unheard"), (BROKER, "1"), (LOGGER, "1"), (GROUP, "g"),
     }  # fmt: skip
-    assert (
-        ask(broker, wire.ListConfigResourcesRequest(resource_types=[1]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
-    )
+    assert ask(broker, wire.ListConfigResourcesRequest(resource_types=[1]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
     broker.restart()
     assert described(broker, GROUP, "g")["consumer.session.timeout.ms"] == ("50000", 8)
     assert described(broker, LOGGER, "1")["penstock.broker.topics"] == ("INFO", 6)
@@ -147,9 +143,7 @@ def test_quotas_and_credentials_are_kept_and_told_of(broker: BrokerProcess) -> N
     ]
     entry = Quotas.EntryData(entity=entity, ops=[Quotas.OpData(key="producer_byte_rate", value=5.0)])
     assert ask(broker, Quotas(entries=[entry]), 1).entries[0].error_code == 0
-    upsertion = Scram.ScramCredentialUpsertion(
-        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=salted
-    )
+    upsertion = Scram.ScramCredentialUpsertion(name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=salted)
     deletion = Scram.ScramCredentialDeletion(name="bob", mechanism=1)
     results = ask(broker, Scram(upsertions=[upsertion], deletions=[deletion]), 0).results
     assert {one.user: one.error_code for one in results} == {"alice": 0, "bob": ErrorCode.RESOURCE_NOT_FOUND}
@@ -226,9 +220,7 @@ def test_the_quorum_and_sasl_on_one_plain_node(shared_broker: BrokerProcess) -> 
     assert (metadata.leader_id, [one.replica_id for one in metadata.current_voters]) == (1, [1])
     assert metadata.high_watermark > first.high_watermark and metadata.leader_epoch >= 1
     assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (
-        ask(shared_broker, wire.SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
-    )
+    assert ask(shared_broker, wire.SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert ask(shared_broker, wire.SaslAuthenticateRequest(), 2).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
@@ -273,9 +265,7 @@ def test_topics_by_id_need_a_version_that_knows_ids(shared_broker: BrokerProcess
         assert ask(shared_broker, wire.MetadataRequest(topics=by_id), version).topics[0].error_code == code
 
 
-def test_an_id_counts_whatever_name_stands_beside_it(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_an_id_counts_whatever_name_stands_beside_it(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     # Java's client sends the empty name; Kafka looks at the id first.
     name = new_topic("by-id")
     create(shared_broker, name)

@@ -183,11 +183,7 @@ def test_a_store_that_was_there_once_is_missed(tmp_path: Path, emptied: bool) ->
         # It is another store now, and nothing else in the file is another.
         now = (broker.data / META).read_text().splitlines()
         changed = [(before, after) for before, after in zip(meta, now, strict=True) if before != after]
-        assert (
-            [pair[0].partition("=")[0] for pair in changed]
-            == [pair[1].partition("=")[0] for pair in changed]
-            == [STORE_ID]
-        )
+        assert [pair[0].partition("=")[0] for pair in changed] == [pair[1].partition("=")[0] for pair in changed] == [STORE_ID]
     finally:
         broker.close()
 

@@ -117,9 +117,7 @@ def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> No
     assert retained[:5] == [400, 800, 1200, 1600, 2000]
 
 
-def test_upkeep_goes_on_after_a_round_that_failed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_upkeep_goes_on_after_a_round_that_failed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(periodic, "LONGEST_INTERVAL_MS", 100)
     rounds = threading.Event()
     seen: list[int] = []

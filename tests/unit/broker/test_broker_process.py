@@ -212,9 +212,7 @@ def test_altered_configs_hold_after_a_restart(broker: BrokerProcess) -> None:
     assert described == {"retention.ms": ("5000", 1), "segment.bytes": ("9000000", 2)}
 
 
-def test_offsets_and_epochs_of_an_empty_partition(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_offsets_and_epochs_of_an_empty_partition(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     name = new_topic("offsets")
     create(shared_broker, name)
     Partition = ListOffsetsRequest.ListOffsetsPartition
@@ -287,9 +285,7 @@ def test_a_kill_at_each_step_leaves_a_whole_topic_or_none(make_broker: Make, ste
 
 
 def test_old_segments_go_by_retention(make_broker: Make) -> None:
-    broker = make_broker(
-        **{"log.retention.check.interval.ms": 100, "log.retention.ms": 604_800_000}
-    )
+    broker = make_broker(**{"log.retention.check.interval.ms": 100, "log.retention.ms": 604_800_000})
     create(broker, "old", "new", internal_segment_bytes=2000)
     produce(broker, "new", 100, timestamp_ms=int(time.time() * 1000))
     produce(broker, "old", 100, timestamp_ms=1_000_000_000_000)

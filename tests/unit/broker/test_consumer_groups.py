@@ -416,17 +416,13 @@ def test_offsets_of_subscribed_topics_stay() -> None:
 # --- conversions ----------------------------------------------------------------------------------------------
 def subscription(*topics: str, owned: dict[str, list[int]] | None = None) -> bytes:
     parts = [
-        ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=indexes)
-        for name, indexes in (owned or {}).items()
+        ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=indexes) for name, indexes in (owned or {}).items()
     ]
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics), owned_partitions=parts), 1)
 
 
 def assignment(**partitions: list[int]) -> bytes:
-    parts = [
-        ConsumerProtocolAssignment.TopicPartition(topic=name, partitions=indexes)
-        for name, indexes in partitions.items()
-    ]
+    parts = [ConsumerProtocolAssignment.TopicPartition(topic=name, partitions=indexes) for name, indexes in partitions.items()]
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=parts), 1)
 
 
@@ -460,9 +456,7 @@ def classic_group(bench: Bench) -> str:
     bench.feed(event)
     bench.pass_ms(3_000)
     joined = bench.answers.pop(event.token)
-    sync = classic_events.Sync(
-        object(), "c1", None, joined.generation, "consumer", "range", {"c1": assignment(a=[0, 1, 2, 3])}
-    )
+    sync = classic_events.Sync(object(), "c1", None, joined.generation, "consumer", "range", {"c1": assignment(a=[0, 1, 2, 3])})
     assert bench.feed(sync).error == E.NONE
     return "c1"
 

@@ -238,9 +238,7 @@ def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
     play(steps)
 
 
-def test_a_transaction_over_many_partitions_takes_turns_with_others(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_over_many_partitions_takes_turns_with_others(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactioncoordinator, "MARKERS_AT_ONCE", 4)
 
     async def steps(world: World) -> None:

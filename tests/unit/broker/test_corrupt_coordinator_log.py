@@ -68,9 +68,7 @@ def test_nobody_hears_that_nothing_is_committed(connection: WireConnection) -> N
     old = own(group_id="g", topics=[own.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
     assert connection.ask(old, 1).topics[0].partitions[0].error_code == NOT_AVAILABLE
     assert connection.ask(old, 5).error_code == NOT_AVAILABLE
-    group = own.OffsetFetchRequestGroup(
-        group_id="g", topics=[own.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    )
+    group = own.OffsetFetchRequestGroup(group_id="g", topics=[own.OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
     (answer,) = connection.ask(own(groups=[group]), 8).groups
     assert answer.error_code == NOT_AVAILABLE
 
@@ -113,9 +111,7 @@ TRANSACTION = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         (messages.AddOffsetsToTxnRequest(transactional_id="x", producer_id=0, group_id="g"), 3),
         (messages.AddPartitionsToTxnRequest(transactions=[TRANSACTION]), 4),
         (
-            messages.AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id="x", v3_and_below_topics=TRANSACTION.topics
-            ),
+            messages.AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=TRANSACTION.topics),
             3,
         ),
         (messages.DescribeTransactionsRequest(transactional_ids=["x"]), 0),

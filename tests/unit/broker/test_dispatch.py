@@ -121,12 +121,7 @@ def test_api_versions_tells_exactly_what_is_registered(version: int) -> None:
 
 def test_every_advertised_version_has_a_wire_table() -> None:
     for key, handler in dispatch.registry().items():
-        assert (
-            REQUESTS[key].MIN_VERSION
-            <= handler.versions[0]
-            <= handler.versions[1]
-            <= REQUESTS[key].MAX_VERSION
-        )
+        assert REQUESTS[key].MIN_VERSION <= handler.versions[0] <= handler.versions[1] <= REQUESTS[key].MAX_VERSION
 
 
 def test_an_unknown_version_of_api_versions_is_answered_with_its_range() -> None:
@@ -274,9 +269,7 @@ def asked_for(topics: int) -> ListOffsetsRequest:
 
 
 def members(count: int) -> LeaveGroupRequest:
-    return LeaveGroupRequest(
-        group_id="g", members=[LeaveGroupRequest.MemberIdentity(member_id=str(i)) for i in range(count)]
-    )
+    return LeaveGroupRequest(group_id="g", members=[LeaveGroupRequest.MemberIdentity(member_id=str(i)) for i in range(count)])
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,7 @@ def test_a_folder_that_is_missing_is_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_kernel_and_limits_need_no_folder() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "doctor", "--all"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "penstock", "doctor", "--all"], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1) and done.stderr == ""
     assert "unseen   folders: none was named; wanted: `--config FILE` with `log.dirs`, or `--data DIR`" in done.stdout
     assert "vm.swappiness" in done.stdout and "open files" in done.stdout

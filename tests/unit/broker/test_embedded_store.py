@@ -154,9 +154,7 @@ def test_a_killed_process_leaves_what_was_answered(tmp_path: Path) -> None:
         "        print(number, flush=True)\n"
         "asyncio.run(run())\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "metadata.db")], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "metadata.db")], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for _ in range(50):
         answered = int(process.stdout.readline())

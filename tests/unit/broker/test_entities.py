@@ -133,9 +133,7 @@ EXACT, IS_DEFAULT, SPECIFIED = quotas.EXACT, quotas.IS_DEFAULT, quotas.SPECIFIED
         ([("ip", EXACT, "::2")], False, set()),
     ],
 )
-def test_which_entities_a_filter_means(
-    components: list[tuple[str, int, str | None]], strict: bool, meant: set[Entity]
-) -> None:
+def test_which_entities_a_filter_means(components: list[tuple[str, int, str | None]], strict: bool, meant: set[Entity]) -> None:
     async def run() -> set[Entity]:
         store = await EmbeddedStore.open(Path(FOLDER.name, secrets.token_hex(8)))
         entities = Entities(store)

@@ -40,9 +40,7 @@ def test_order_and_acknowledgement_hold_with_and_without(broker: BrokerProcess) 
                 offsets.setdefault(place, []).append(message.offset() or 0)
 
     producers = [
-        Producer(
-            {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "batch.num.messages": 3, "linger.ms": 1}
-        )
+        Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "batch.num.messages": 3, "linger.ms": 1})
         for _ in range(2)
     ]
     for i in range(RECORDS):

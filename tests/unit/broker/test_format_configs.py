@@ -118,9 +118,7 @@ def test_a_topics_codec_may_change(shared_broker: BrokerProcess, new_topic: Call
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_compacted_topic_wants_keys(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str], codec: str
-) -> None:
+def test_a_compacted_topic_wants_keys(shared_broker: BrokerProcess, new_topic: Callable[[str], str], codec: str) -> None:
     topic = new_topic("compacted")
 
     async def create() -> None:

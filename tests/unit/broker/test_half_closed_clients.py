@@ -34,9 +34,7 @@ def test_answers_of_the_control_plane_and_of_the_network_threads(
     topic = new_topic("half")
     create(shared_broker, topic)
     partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
-    end = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])]
-    )
+    end = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])])
     with Peer(shared_broker.port) as peer:
         ask_all(
             peer,
@@ -53,9 +51,7 @@ def test_answers_of_the_control_plane_and_of_the_network_threads(
         assert peer.has_ended()
 
 
-def test_a_transaction_that_begins_with_its_last_request(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str]
-) -> None:
+def test_a_transaction_that_begins_with_its_last_request(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     """Its coordinator is asked meanwhile, and writes a log of its own."""
     topic, name = new_topic("half"), new_topic("transaction")
     create(shared_broker, topic)

@@ -40,9 +40,7 @@ def test_idle_connections_cost_little(broker: BrokerProcess) -> None:
     with contextlib.ExitStack() as opened:
 
         def connect(count: int) -> list[socket.socket]:
-            return [
-                opened.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30)) for _ in range(count)
-            ]
+            return [opened.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30)) for _ in range(count)]
 
         def ask(peers: list[socket.socket]) -> None:
             for peer in peers:

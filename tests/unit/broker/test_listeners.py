@@ -147,9 +147,7 @@ def ports(broker: BrokerProcess) -> dict[str, int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")
     described = admin.describe_configs([resource])[resource].result(30)
-    return {
-        one.partition("://")[0]: int(one.rpartition(":")[2]) for one in described["listeners"].value.split(",")
-    }
+    return {one.partition("://")[0]: int(one.rpartition(":")[2]) for one in described["listeners"].value.split(",")}
 
 
 def test_each_listener_tells_its_own_address(broker: BrokerProcess) -> None:

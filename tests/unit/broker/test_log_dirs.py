@@ -209,9 +209,7 @@ def where(broker: BrokerProcess, topic: str) -> dict[int, list[tuple[str, bool]]
     [("mover", 100_000, 1000), ("grower", 1 << 30, 20_000)],
     ids=["many segments", "room ahead"],
 )
-def test_a_partition_moves_while_it_is_written_to(
-    broker: BrokerProcess, topic: str, segment_bytes: int, size: int
-) -> None:
+def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess, topic: str, segment_bytes: int, size: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 2, config={"internal.segment.bytes": str(segment_bytes)})])[topic].result()
     first, second = broker.data, broker.data.with_name("second")

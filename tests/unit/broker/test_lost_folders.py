@@ -63,9 +63,7 @@ def take_away(second: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "missing", "another", "left out"])
-def test_a_folder_that_is_away_takes_its_partitions_offline_and_brings_them_back(
-    broker: BrokerProcess, how: str
-) -> None:
+def test_a_folder_that_is_away_takes_its_partitions_offline_and_brings_them_back(broker: BrokerProcess, how: str) -> None:
     second = broker.data.with_name("second")
     take_away(second, how)
     if how == "left out":

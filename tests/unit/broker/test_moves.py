@@ -266,9 +266,7 @@ def test_killed_at_each_step_a_partition_lies_in_one_folder(make_folders: Callab
 
 
 @pytest.mark.parametrize("name", declared("moving."))
-def test_a_move_that_fails_at_any_step_leaves_the_partition_open(
-    make_folders: Callable[..., Folders], name: str
-) -> None:
+def test_a_move_that_fails_at_any_step_leaves_the_partition_open(make_folders: Callable[..., Folders], name: str) -> None:
     folders = make_folders(PENSTOCK_FAILPOINTS=spec(name, "error"))
     folders.create("t", 1, internal_segment_bytes=300_000)
     values = [b"%d " % number + LARGE for number in range(10)]

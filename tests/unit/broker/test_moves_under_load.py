@@ -146,9 +146,7 @@ def test_no_request_is_refused(folders: Folders) -> None:
 
 
 def with_confluent(bootstrap: str, topic: str, over: threading.Event) -> list[bytes]:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 20}
-    )
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 20})
     values: list[bytes] = []
     failed: list[object] = []
 
@@ -197,9 +195,7 @@ def with_kafka_python(bootstrap: str, topic: str, over: threading.Event) -> list
 
 
 @pytest.mark.parametrize("client", [with_confluent, with_aiokafka, with_kafka_python])
-def test_clients_lose_nothing(
-    folders: Folders, client: Callable[[str, str, threading.Event], list[bytes]]
-) -> None:
+def test_clients_lose_nothing(folders: Folders, client: Callable[[str, str, threading.Event], list[bytes]]) -> None:
     topic = topic_name("clients")
     folders.create(topic, 1, segment_bytes=1 << 20)
     with Moves(folders, topic) as moves:

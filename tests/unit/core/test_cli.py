@@ -124,9 +124,7 @@ def test_a_port_that_speaks_another_protocol_is_said() -> None:
         (["bootstrap.servers=a:1,b:70000"], "names `b:70000`, which is not host:port: a port is from 1 to 65535"),
     ],
 )
-def test_a_wrong_pipeline_file_is_one_sentence_and_code_2(
-    command: str, config: Path, overrides: list[str], said: str
-) -> None:
+def test_a_wrong_pipeline_file_is_one_sentence_and_code_2(command: str, config: Path, overrides: list[str], said: str) -> None:
     sets = [word for override in overrides for word in ("--set", override)]
     result = CliRunner().invoke(root, [command, "--config", str(config), *NIGHT.get(command, []), *sets])
     assert type(result.exception).__name__ in ("ConfigError", "SystemExit")
@@ -158,9 +156,7 @@ def test_failpoints_that_are_none_are_one_sentence_and_code_2(config: Path) -> N
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     read, write = os.pipe()
     os.close(read)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-m", "penstock", "--help"], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     _, complained = process.communicate(timeout=60)
     assert (process.returncode, complained) == (0, "")

@@ -33,9 +33,7 @@ def store(tmp_path: Path) -> Iterator[IdStore]:
     made.close()
 
 
-def batch(
-    ids: Sequence[bytes | None], base_offset: int = 0, codec: int = 4, hole: int = 0, rot: bool = False
-) -> RawBatch:
+def batch(ids: Sequence[bytes | None], base_offset: int = 0, codec: int = 4, hole: int = 0, rot: bool = False) -> RawBatch:
     """A batch as a log has it; `hole` records were compacted away behind its last one."""
     builder = BatchBuilder(codec)
     for i, word in enumerate(ids):

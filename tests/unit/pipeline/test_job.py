@@ -140,8 +140,11 @@ def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(t
         ({"etl.raw.after": "mirror", "etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STR"),
         ({"etl.raw.after": "mirror", "etl.raw.schema": "offset INT"}, "`etl.raw.schema` declares `offset`, which"),
         ({"etl.raw.topic": "flights"}, "did you mean `flights.deduped`?"),
-        ({"etl.raw.after": "mirror", "topics": "flights,b", "penstock.etl.topic": "flights"},
-         "`penstock.etl.topic=flights` is no topic that dedupe writes (flights.deduped, b.deduped); did you mean `flights.ded"),
+        (
+            {"etl.raw.after": "mirror", "topics": "flights,b", "penstock.etl.topic": "flights"},
+            "`penstock.etl.topic=flights` is no topic that dedupe writes (flights.deduped, b.deduped); "
+            "did you mean `flights.ded",
+        ),
     ],
 )
 def test_tables_that_can_not_be_are_found_by_check(tmp_path: Path, change: dict[str, str], words: str) -> None:

@@ -51,9 +51,7 @@ STOPPED = [(segment, number) for segment, number in KILLED if number == -1]
 
 
 @pytest.mark.parametrize("compact", [True, False], ids=["compact", "delete"])
-@pytest.mark.parametrize(
-    ("place", "clean"), [*((place, True) for place in STOPPED), *((place, False) for place in KILLED)]
-)
+@pytest.mark.parametrize(("place", "clean"), [*((place, True) for place in STOPPED), *((place, False) for place in KILLED)])
 def test_in_a_log_that_was_never_compacted(tmp_path: Path, place: tuple[int, int], compact: bool, clean: bool) -> None:
     segment, number = place
     log = Log(tmp_path / "a", segment_bytes=400, **COMPACT if compact else {})

@@ -179,9 +179,7 @@ def test_librdkafka_reads_ours() -> None:
     (broker,) = holder.list_topics(timeout=30).brokers.values()
     for codec in range(5):
         send_as_it_is(broker.host, broker.port, "ours", built(codec))
-    consumer = Consumer(
-        {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "unused", "check.crcs": True}
-    )
+    consumer = Consumer({"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "unused", "check.crcs": True})
     consumer.assign([TopicPartition("ours", 0, 0)])
     expected = samples() * 5
     found: list[Sample] = []
@@ -290,9 +288,7 @@ def test_split_leaves_out_a_cut_batch_only() -> None:
     one, two = built(0, 3), built(4, 5)
     for length in range(len(one) + len(two) + 1):
         found = split((one + two)[:length])
-        assert [bytes(raw) for raw in found] == [one, two][
-            : (length >= len(one)) + (length >= len(one) + len(two))
-        ]
+        assert [bytes(raw) for raw in found] == [one, two][: (length >= len(one)) + (length >= len(one) + len(two))]
     with pytest.raises(BatchError, match="magic"):
         split(one + bytes(8) + b"\x00\x00\x01\x00" + b"\xff" * 100)
     assert split(b"") == []

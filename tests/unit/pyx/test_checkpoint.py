@@ -227,9 +227,7 @@ def test_a_name_of_a_kafka_folder_is_free_once_no_file_has_it(tmp_path: Path, ag
     assert Checkpoints(str(tmp_path)).of(KEY, OTHER_ID).log_start == 0
 
 
-def test_all_that_was_deleted_stays_deleted_where_its_end_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_that_was_deleted_stays_deleted_where_its_end_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A power cut has taken the end of a log whose records were deleted: offsets must not be given twice."""
     filled(tmp_path, log_start=10).write_checkpoints()
     shutil.copytree(tmp_path, tmp_path / "cut")
@@ -238,9 +236,7 @@ def test_all_that_was_deleted_stays_deleted_where_its_end_is_lost(
     os.truncate(next((tmp_path / "cut" / "t-0").glob("*.log")), 0)
     logs = lead(tmp_path / "cut")
     assert ends(logs) == (10, 10)
-    assert any(
-        "its log ends at offset 0, before its log start 10: all of it was deleted" in line for line in warnings(caplog)
-    )
+    assert any("its log ends at offset 0, before its log start 10: all of it was deleted" in line for line in warnings(caplog))
 
 
 def test_flushed_records_that_are_gone_are_missed_after_a_power_cut(tmp_path: Path) -> None:

@@ -89,10 +89,7 @@ def test_record_numbers_are_checked() -> None:
 
 def test_header_column_takes_the_last_of_a_name() -> None:
     ids = decode([built(headers=True)]).header_column("id")
-    found = [
-        None if null else bytes(ids.data[a:b])
-        for null, a, b in zip(ids.null, ids.starts, ids.starts[1:], strict=False)
-    ]
+    found = [None if null else bytes(ids.data[a:b]) for null, a, b in zip(ids.null, ids.starts, ids.starts[1:], strict=False)]
     assert found == [None, b"last-1", None, None, None, b"last-5", None, b"last-7", None, b"last-9"]
     assert decode([built(headers=True)]).header_column("other").null.all()
 

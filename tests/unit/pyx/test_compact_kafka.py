@@ -37,9 +37,7 @@ def write(now_ms: int) -> int:
     def put(producer: int, *pairs: tuple[bytes, bytes | None], transactional: bool = False, codec: int = 0) -> None:
         first = sequences.get(producer, 0)
         sequences[producer] = first + len(pairs)
-        data = keyed(
-            pairs, producer=(producer, 0, first), transactional=transactional, codec=codec, timestamp_ms=now_ms
-        )
+        data = keyed(pairs, producer=(producer, 0, first), transactional=transactional, codec=codec, timestamp_ms=now_ms)
         LOGS.append_client(TOPIC, 0, data)
 
     put(9, (b"k1", b"idle since"), (b"k2", b"idle since"))
@@ -51,15 +49,11 @@ def write(now_ms: int) -> int:
         put(8, (b"y", b"%d" % turn), transactional=True)
         LOGS.append(TOPIC, 0, marker(turn % 2 == 0, 7, 0, 0, now_ms))
         LOGS.append(TOPIC, 0, marker(turn != 3, 8, 0, 0, now_ms))
-        LOGS.append_client(
-            TOPIC, 0, pack_set(1, [Message(0, b"old", b"1", now_ms), Message(1, b"old%d" % turn, b"1", now_ms)])
-        )
+        LOGS.append_client(TOPIC, 0, pack_set(1, [Message(0, b"old", b"1", now_ms), Message(1, b"old%d" % turn, b"1", now_ms)]))
         LOGS.append_client(
             TOPIC,
             0,
-            wrap(
-                1, [Message(i, b"w%d" % (i + turn), b"1", now_ms + i) for i in range(3)], GZIP, 2, timestamp_ms=now_ms
-            ),
+            wrap(1, [Message(i, b"w%d" % (i + turn), b"1", now_ms + i) for i in range(3)], GZIP, 2, timestamp_ms=now_ms),
         )
         if turn % 2:
             LOGS.reconfigure(TOPIC, 0, {"segment_ms": 1})

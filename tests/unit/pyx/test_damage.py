@@ -173,7 +173,7 @@ def test_a_flipped_bit_in_each_byte(original: Original, damaged: Callable[..., S
             data[position] ^= 1 << position % 8
 
         follows = before + 1 < len(original.after) - 1
-        follows = follows or at in BASE_OFFSET     # the batch itself is right: no torn write leaves that
+        follows = follows or at in BASE_OFFSET  # the batch itself is right: no torn write leaves that
         if follows and at not in LEADER_EPOCH:
             with pytest.raises(CorruptLogError):
                 damaged(changed(flip))
@@ -212,9 +212,7 @@ def test_a_zeroed_tail_is_cut(original: Original, damaged: Callable[..., State])
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("how", ["gone", "empty", "half", "garbage", "zeros"])
-def test_what_can_be_built_again_is(
-    original: Original, damaged: Callable[..., State], suffix: str, how: str
-) -> None:
+def test_what_can_be_built_again_is(original: Original, damaged: Callable[..., State], suffix: str, how: str) -> None:
     def damage(folder: Path) -> None:
         for path in folder.glob(f"*{suffix}"):
             data = path.read_bytes()

@@ -116,9 +116,7 @@ def test_a_full_request_has_a_session_if_it_wants_one(peer: Peer, version: int, 
 @pytest.mark.parametrize(("session", "epoch"), [(5, 1), (0, 1), (-1, 2**31 - 1)])
 def test_an_incremental_request_is_told_to_start_again(peer: Peer, version: int, session: int, epoch: int) -> None:
     request = fetch("read", 20, version, max_wait_ms=LONG_MS, session_id=session, session_epoch=epoch)
-    request.forgotten_topics_data = [
-        FetchRequest.ForgottenTopic(topic="large", topic_id=topic_id("large"), partitions=[0, 1])
-    ]
+    request.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic="large", topic_id=topic_id("large"), partitions=[0, 1])]
     answer = peer.ask(request, version, FetchResponse)
     assert (answer.error_code, answer.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
     assert answer.responses == []
@@ -164,9 +162,7 @@ def test_a_replica_id_does_not_show_more(peer: Peer) -> None:
 # --- limits ----------------------------------------------------------------------------------------------------------
 def several(name: str, count: int, version: int, partition_max_bytes: int, **more: Any) -> FetchRequest:
     one = FetchRequest.FetchPartition
-    asked = [
-        one(partition=index, fetch_offset=0, partition_max_bytes=partition_max_bytes) for index in range(count)
-    ]
+    asked = [one(partition=index, fetch_offset=0, partition_max_bytes=partition_max_bytes) for index in range(count)]
     return FetchRequest(topics=[fetch_topic(name, version, asked)], min_bytes=1, **more)
 
 
@@ -235,11 +231,11 @@ def test_read_committed_ends_at_the_last_stable_offset_and_lists_what_was_aborte
         record = b"%d" % producer_id
         LOGS.append(topic, 0, batch([record], **transactional(producer_id, sequence)))
 
-    send(1, 0)                                        # offset 0
-    send(2, 0)                                        # offset 1
-    LOGS.append(topic, 0, marker(False, 1, 0, 0, 0))   # 2
-    LOGS.append(topic, 0, marker(True, 2, 0, 0, 0))    # 3
-    send(3, 0)                                        # 4, still open
+    send(1, 0)  # offset 0
+    send(2, 0)  # offset 1
+    LOGS.append(topic, 0, marker(False, 1, 0, 0, 0))  # 2
+    LOGS.append(topic, 0, marker(True, 2, 0, 0, 0))  # 3
+    send(3, 0)  # 4, still open
     committed = fetched(peer.ask(fetch(topic, 0, 12, isolation_level=1), 12, FetchResponse))
     assert (committed.high_watermark, committed.last_stable_offset) == (5, 4)
     assert [raw.base_offset for raw in split(bytes(committed.records or b""))] == [0, 1, 2, 3]

@@ -150,7 +150,7 @@ def test_a_broker_stops_amid_cold_pages(folder: Path, topic: str) -> None:
                 peer = opened.enter_context(Peer(served.port, receive_buffer=65_536))
                 peer.send(encode_request(fetch(topic, 0, 12, partition_max_bytes=1 << 24), 12, 1, "test"))
                 assert peer.socket.recv(1)
-        assert held_open(log) <= held + 4             # the peers' own
+        assert held_open(log) <= held + 4  # the peers' own
 
 
 def frames_in(data: bytearray) -> list[bytes]:

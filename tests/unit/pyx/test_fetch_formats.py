@@ -98,9 +98,7 @@ def test_the_first_batch_comes_whole_and_the_others_when_they_fit(
         put_new(topic, index=index)
     request = fetch(topic, 0, version, partition_max_bytes=1, max_bytes=1)
     for index in (1, 2):
-        request.topics[0].partitions.append(
-            FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
-        )
+        request.topics[0].partitions.append(FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1))
     answer = peer.ask(request, version, FetchResponse)
     assert [len(seen(one)) for one in answer.responses[0].partitions] == [5, 0, 0]
     request.max_bytes = 1 << 20
@@ -136,9 +134,7 @@ def test_a_session_hears_of_converted_records_and_goes_round(peer: Peer, new_top
     topic = new_topic(3)
     for index in range(3):
         put_old(topic, 1, 4, SNAPPY, index, size=5000)
-    parts = [
-        FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)
-    ]
+    parts = [FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)]
     request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[fetch_topic(topic, 13, parts)], session_epoch=0)
     request.max_bytes = 1
     first = peer.ask(request, 13, FetchResponse)

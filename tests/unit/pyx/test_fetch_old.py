@@ -54,9 +54,7 @@ def test_each_partition_gives_its_first_batch_where_no_limit_is_told(peer: Peer,
 
 def test_version_3_has_a_limit_of_the_whole(peer: Peer) -> None:
     request = fetch("large", 0, 3, partition_max_bytes=1, max_bytes=1)
-    request.topics[0].partitions.append(
-        FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)
-    )
+    request.topics[0].partitions.append(FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20))
     answer = peer.ask(request, 3, FetchResponse)
     assert [len(values(one)) for one in answer.responses[0].partitions] == [1, 0]
 

@@ -412,11 +412,7 @@ class Model:
         return not LOGS.offsets(*place).log_start <= self.offsets[place] <= LOGS.offsets(*place).log_end
 
     def _has_records(self, place: Place) -> bool:
-        return (
-            place != NOWHERE
-            and not self._is_out_of_range(place)
-            and self.offsets[place] < LOGS.offsets(*place).log_end
-        )
+        return place != NOWHERE and not self._is_out_of_range(place) and self.offsets[place] < LOGS.offsets(*place).log_end
 
     def _tell(self, place: Place) -> bool:
         if place == NOWHERE or self._is_out_of_range(place):

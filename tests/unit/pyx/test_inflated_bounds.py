@@ -39,9 +39,7 @@ def asked_of_each(version: int, *records: bytes) -> ProduceRequest:
     topic = ProduceRequest.TopicProduceData(
         name="opened",
         topic_id=topic_id("opened") if version >= 13 else bytes(16),
-        partition_data=[
-            ProduceRequest.PartitionProduceData(index=index, records=one) for index, one in enumerate(records)
-        ],
+        partition_data=[ProduceRequest.PartitionProduceData(index=index, records=one) for index, one in enumerate(records)],
     )
     return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
 
@@ -106,9 +104,7 @@ def test_an_answer_to_an_old_client_is_converted_up_to_a_bound(served: Broker) -
         for _ in range(count):
             topic = ProduceRequest.TopicProduceData(
                 name="packed",
-                partition_data=[
-                    ProduceRequest.PartitionProduceData(index=0, records=batch([b"\0" * size], NOW_MS, GZIP))
-                ],
+                partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch([b"\0" * size], NOW_MS, GZIP))],
             )
             made = peer.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]), 8, ProduceResponse)
             assert made.responses[0].partition_responses[0].error_code == 0

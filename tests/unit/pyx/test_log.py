@@ -425,9 +425,7 @@ print("held", appended)
 
 def test_a_full_disk_is_answered_and_leaves_the_log_right(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path), tests], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), tests], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("held")
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000

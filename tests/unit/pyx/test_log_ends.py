@@ -234,9 +234,7 @@ def _whole(path: Path) -> list[RawBatch]:
 
 @pytest.mark.parametrize("lose", [first_gone, first_two_gone, all_gone])
 @pytest.mark.parametrize("ended", ["kill", "power cut"])
-def test_what_retention_has_left_excuses_nothing_behind_it(
-    tmp_path: Path, ended: str, lose: Callable[[Life], None]
-) -> None:
+def test_what_retention_has_left_excuses_nothing_behind_it(tmp_path: Path, ended: str, lose: Callable[[Life], None]) -> None:
     life = lived(tmp_path / "logs", ended, log_start=8)
     logs = life.open()
     assert logs.upkeep("t", 0, NOW_MS).segments_deleted
@@ -517,9 +515,7 @@ def test_a_compacted_log_misses_its_middle(
 
 @pytest.mark.parametrize("ended", ENDED)
 @pytest.mark.parametrize("damage", MIDDLES)
-def test_a_log_that_was_never_compacted_misses_its_middle(
-    tmp_path: Path, damage: Callable[[Path], None], ended: str
-) -> None:
+def test_a_log_that_was_never_compacted_misses_its_middle(tmp_path: Path, damage: Callable[[Path], None], ended: str) -> None:
     life = lived(tmp_path / "log", ended)
     gone = life.segments[2]
     lost = split(gone.read_bytes())[-1].base_offset

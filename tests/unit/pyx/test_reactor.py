@@ -192,7 +192,7 @@ def test_a_late_answer_is_dropped() -> None:
             (late,) = served.wait_held(1)
             peer.reset()
         until(lambda: served.plane.counters()["connections"] == 0, "the connection to be closed")
-        with served.connect() as peer:                # takes the place of the one before
+        with served.connect() as peer:  # takes the place of the one before
             peer.send(api_versions(2))
             second = served.wait_held(2)[1]
             served.plane.answer(late.token, b"for another connection")

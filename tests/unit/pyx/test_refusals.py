@@ -58,12 +58,8 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
         LOGS.delete(made.name, 0)
 
 
-def frame(
-    name: str, version: int, sequence: int, *, producer: int = 1, epoch: int = 0, transactional: bool = False
-) -> bytes:
-    records = batch(
-        [b"x"], producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
-    )
+def frame(name: str, version: int, sequence: int, *, producer: int = 1, epoch: int = 0, transactional: bool = False) -> bytes:
+    records = batch([b"x"], producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
     request = produce(name, records, version)
     request.transactional_id = "t" if transactional else None
     return encode_request(request, version, sequence, "test")
@@ -207,7 +203,7 @@ def test_a_name_that_no_topic_may_have_is_not_kept(served: Broker) -> None:
     with served.connect() as peer:
         answer = peer.ask(many_refused("x" * 32_000, 8_000), 9, ProduceResponse)
     assert {part.error_code for part in answer.responses[0].partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert resident_bytes() - before < 100 << 20      # 256 MB if each had its own
+    assert resident_bytes() - before < 100 << 20  # 256 MB if each had its own
 
 
 def resident_bytes() -> int:
@@ -218,7 +214,7 @@ def test_a_string_that_is_longer_than_kafka_has_any_is_malformed(served: Broker)
     name = b"x" * 0x8000
     size = bytearray(encode_request(many_refused("NAME", 1), 9, 1, "c"))
     at = size.index(b"\x05NAME")
-    size[at : at + 5] = b"\x81\x80\x02" + name       # a compact length: one more than the string's
+    size[at : at + 5] = b"\x81\x80\x02" + name  # a compact length: one more than the string's
     with served.connect() as peer:
         peer.send(bytes(size))
         assert peer.has_ended()

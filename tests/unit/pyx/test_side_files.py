@@ -183,9 +183,7 @@ def clean(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_undamaged_nothing_is_said(
-    original: Original, tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undamaged_nothing_is_said(original: Original, tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     logs, copy = opened(original, tmp_path, clean=clean)
     check(original, logs, copy, clean=clean, what="undamaged")
     assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
@@ -205,9 +203,7 @@ def test_damage_to_all_files_of_a_kind(original: Original, tmp_path: Path, clean
     check(original, logs, copy, clean=clean, what=f"{suffix} {how}")
 
 
-def test_without_older_sequences_a_broker_knows_what_kafka_does(
-    original: Original, tmp_path: Path, clean: bool
-) -> None:
+def test_without_older_sequences_a_broker_knows_what_kafka_does(original: Original, tmp_path: Path, clean: bool) -> None:
     """Each producer's last batch, of which the snapshot speaks: Kafka writes no `.sequences`, so nobody can miss one."""
     logs, copy = opened(original, tmp_path, clean=clean)
     for path in beside(copy / f"{TOPIC}-0", ".sequences"):
@@ -237,9 +233,7 @@ def test_one_bit(original: Original, tmp_path: Path, clean: bool, suffix: str) -
 
 @pytest.mark.parametrize("how", ["gone", *DAMAGES])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_damage_where_nobody_kept_checks(
-    original: Original, tmp_path: Path, clean: bool, suffix: str, how: str
-) -> None:
+def test_damage_where_nobody_kept_checks(original: Original, tmp_path: Path, clean: bool, suffix: str, how: str) -> None:
     """A folder of Apache Kafka's, or of an older broker: only the batches can say what is right."""
     logs, copy = opened(original, tmp_path, clean=clean)
     for path in beside(copy / f"{TOPIC}-0", ".checks"):

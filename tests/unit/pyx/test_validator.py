@@ -41,8 +41,7 @@ def make_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
 
 def plain(magic: int, count: int, first: int = 0, step: int = 1) -> list[Message]:
     return [
-        Message(first + i * step, b"k%d" % i, b"value %d" % i * 5, NOW_MS + i * 7 % 5 if magic else -1)
-        for i in range(count)
+        Message(first + i * step, b"k%d" % i, b"value %d" % i * 5, NOW_MS + i * 7 % 5 if magic else -1) for i in range(count)
     ]
 
 

@@ -24,9 +24,7 @@ def test_the_dump_tool_reads_message_sets(tmp_path: Path) -> None:
             messages = [Message(i, b"k%d" % i, b"v%d" % codec, 5 + i if magic else -1) for i in range(3)]
             log.append(wrap(magic, messages, codec, 2, timestamp_ms=7) if codec else pack_set(magic, messages))
             time = ("CreateTime", 5) if magic else ("NoTimestampType", -1)
-            expected += [
-                (str(3 * codec + i), time[0], str(time[1] + i * magic), f"k{i}", f"v{codec}") for i in range(3)
-            ]
+            expected += [(str(3 * codec + i), time[0], str(time[1] + i * magic), f"k{i}", f"v{codec}") for i in range(3)]
         log.stop()
     files = ",".join(str(log.files(".log")[0]) for log in logs)
     java = ["java", *jvm(), "-cp", kafka_classpath(), *DUMP, files]

@@ -80,9 +80,7 @@ def test_api_versions_answer_has_the_old_header() -> None:
     frame = encode_response(response, 3, 1)
     assert frame == struct.pack(">i", 1) + response.encode(3)
     assert decode_response(ApiVersionsResponse, frame, 3) == (1, response)
-    assert encode_response(HeartbeatResponse(), 4, 1) == struct.pack(
-        ">ib", 1, 0
-    ) + HeartbeatResponse().encode(4)
+    assert encode_response(HeartbeatResponse(), 4, 1) == struct.pack(">ib", 1, 0) + HeartbeatResponse().encode(4)
 
 
 def test_unknown_tags_of_header_and_message_are_passed_over() -> None:

@@ -42,9 +42,7 @@ def write_commit(folder: Path, version: int, commit: NightCommit, removed: bool 
 
 def write_checkpoint(folder: Path, name: str, commits: list[NightCommit]) -> None:
     rows = [{"domainMetadata": domain(commit), "txn": None} for commit in commits]
-    rows.append(
-        {"domainMetadata": None, "txn": {"appId": "penstock.etl", "version": max(commit.run for commit in commits)}}
-    )
+    rows.append({"domainMetadata": None, "txn": {"appId": "penstock.etl", "version": max(commit.run for commit in commits)}})
     pq.write_table(pa.Table.from_pylist(rows), folder / "_delta_log" / name)
 
 

@@ -45,9 +45,7 @@ def load(
     return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **options)
 
 
-@pytest.mark.parametrize(
-    "place", ["s3://bucket/table", "abfs://box/table", "hdfs://name", "file://host/table", "s3a://bucket"]
-)
+@pytest.mark.parametrize("place", ["s3://bucket/table", "abfs://box/table", "hdfs://name", "file://host/table", "s3a://bucket"])
 def test_a_place_that_a_table_can_not_lie_at_is_refused_and_no_folder_of_that_name_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -125,9 +123,7 @@ def commit(folder: Path, night: str, fields: dict[str, tuple[str, bool]] = FIELD
 def test_a_night_that_would_take_others_along_is_refused(tmp_path: Path) -> None:
     commit(tmp_path, "2013-01-01")
     one = load(tmp_path)
-    with pytest.raises(
-        Refused, match=r"night 2013-01-02 is not in the table yet.* `--nights 2013-01-02\.\.2013-01-03`"
-    ):
+    with pytest.raises(Refused, match=r"night 2013-01-02 is not in the table yet.* `--nights 2013-01-02\.\.2013-01-03`"):
         one.night(parse_night("2013-01-03"))
     with pytest.raises(Refused, match="nights behind 2013-01-01"):
         one.night(parse_night("2099-01-03"), covering=True)
@@ -174,9 +170,7 @@ def test_a_night_that_goes_on_beyond_the_limit_is_not_waited_for(tmp_path: Path)
         ("id BIGINT, day DATE", "has `id` as string"),
     ],
 )
-def test_a_schema_that_the_table_does_not_have_is_refused_before_anything_waits(
-    tmp_path: Path, schema: str, why: str
-) -> None:
+def test_a_schema_that_the_table_does_not_have_is_refused_before_anything_waits(tmp_path: Path, schema: str, why: str) -> None:
     commit(tmp_path, "2013-01-01")
     one = load(tmp_path, wait_seconds=3600, schema=schema)
     with pytest.raises(Refused, match=why):
