@@ -144,7 +144,7 @@ async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition
     low, high = sorted((known.offset, at))
     if low < high:
         between = {tp[1]: [(low, high - 1)]}
-        counted = await count_topic(stage.bootstrap, tp[0], {tp[1]: high}, gaps=between, patience=stage.patience)
+        counted = await count_topic(stage.bootstrap, tp[0], {tp[1]: high}, gaps=between, timeouts=stage.timeouts)
         records = counted.left_out.total() if at < known.offset else -counted.left_out.total()
     if known.moved_id:
         moved = moved_topic(tp[0]), tp[1]
@@ -178,8 +178,8 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
         first = Position(0, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
             output_end = await admin.end_offset(output, "read_committed")
-            read = await count_topic(stage.bootstrap, tp[0], {partition: at}, patience=stage.patience)
-            written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, patience=stage.patience)
+            read = await count_topic(stage.bootstrap, tp[0], {partition: at}, timeouts=stage.timeouts)
+            written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, timeouts=stage.timeouts)
             if not (read.starts[partition] or written.starts[partition]):
                 dropped = max(0, read.total - written.total)
                 first = replace(first, read=read.total, written=written.total, dropped=dropped)

@@ -17,7 +17,7 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.metadata import TopicInfo
-from penstock.pipeline.options import PIPELINE_FILE, SET, Asked, Patience, timeout_option, with_options
+from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.ids.store import RocksError
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage(Asked):
+class Stage(Invocation):
     """The stage that a pipeline's file describes, the topic that was `named`, and how answers are shown."""
 
     config: Config
@@ -72,11 +72,11 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options that all of them share; they come to the command as `stage: Stage`."""
 
     def with_stage(
-        path: Path, overrides: tuple[str, ...], as_json: bool, patience: Patience, topic: str | None, **rest: Any
+        path: Path, overrides: tuple[str, ...], as_json: bool, timeouts: Timeouts, topic: str | None, **rest: Any
     ) -> T:
         config = job.load(path, overrides, "dedupe")
         try:
-            stage = Stage(config["bootstrap.servers"], {}, as_json, patience, config=config, named=topic)
+            stage = Stage(config["bootstrap.servers"], {}, as_json, timeouts, config=config, named=topic)
             return command(stage=stage, **rest)
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None

@@ -17,7 +17,7 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import status
 from penstock.pipeline import job
-from penstock.pipeline.options import PIPELINE_FILE, SET, Asked, Patience, timeout_option
+from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option
 from penstock.pipeline.stages import stage
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.laggards import STATES
@@ -52,7 +52,7 @@ def command(context: click.Context, path: Path | None, overrides: tuple[str, ...
 @SET
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
-def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_json: bool) -> None:
+def show_status(path: Path, overrides: tuple[str, ...], timeouts: Timeouts, as_json: bool) -> None:
     """Show every partition of every source: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
 
     Positions are read from the target, so it works from any host, also while no mirror runs. A partition is `copying`,
@@ -65,10 +65,10 @@ def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_j
     """
     config = job.load(path, overrides, "mirror")
     try:
-        rows = asyncio.run(status(config, patience))
+        rows = asyncio.run(status(config, timeouts))
     except (KafkaError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    Asked(config["bootstrap.servers"], {}, as_json).show(rows, "partitions")
+    Invocation(config["bootstrap.servers"], {}, as_json).show(rows, "partitions")
     if any(row["state"] in STATES for row in rows):
         sys.exit(1)
 
@@ -82,7 +82,7 @@ def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_j
 @SET
 @timeout_option()
 def begin(
-    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...], patience: Patience
+    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts
 ) -> None:
     """Say where the copy of a topic (or one partition) begins or goes on, whatever its position was.
 
@@ -94,7 +94,7 @@ def begin(
     if at not in ("start", "end") and not at.isdecimal():
         raise click.BadParameter(f"`{at}` is not start, end or an offset", param_hint="--at")
     _decide(
-        path, overrides, patience, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name)
+        path, overrides, timeouts, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name)
     )
 
 
@@ -112,7 +112,7 @@ def begin(
 @PIPELINE_FILE
 @SET
 @timeout_option()
-def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], patience: Patience) -> None:
+def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts) -> None:
     """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
     Bytes and position are one transaction on the target; the position counts what was left out. An offset within a batch
@@ -122,7 +122,7 @@ def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: 
     """  # fmt: skip
     if ":" not in topic:
         raise click.BadParameter(f"`{topic}` names no partition (TOPIC:P)", param_hint="TOPIC:P")
-    _decide(path, overrides, patience, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
+    _decide(path, overrides, timeouts, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
 
 
 @command.command("retry")
@@ -132,18 +132,18 @@ def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: 
 @PIPELINE_FILE
 @SET
 @timeout_option()
-def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], patience: Patience) -> None:
+def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts) -> None:
     """Let partitions that stopped try again, without a restart: those of a topic, one alone, or all of the source.
 
     Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties
     """  # fmt: skip
-    _decide(path, overrides, patience, source, topics, because, lambda desk, lane, _: desk.retry(lane))
+    _decide(path, overrides, timeouts, source, topics, because, lambda desk, lane, _: desk.retry(lane))
 
 
 def _decide(
     path: Path,
     overrides: tuple[str, ...],
-    patience: Patience,
+    timeouts: Timeouts,
     source: str,
     topics: Sequence[str],
     because: str,
@@ -163,7 +163,7 @@ def _decide(
     wanted = [_lane(word) for word in topics or chosen.named]
 
     async def run() -> None:
-        async with Desk(config, source, because, patience) as desk:
+        async with Desk(config, source, because, timeouts) as desk:
             for topic, partition in wanted:
                 if not chosen.wants(topic):
                     raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")

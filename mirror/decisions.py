@@ -21,7 +21,7 @@ from penstock.mirror.target import topic_of
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.transaction import TransactionalSender
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.batches import send
 from penstock.pipeline.stages.failures import OperatorNeeded, decided_alone
@@ -43,18 +43,18 @@ class Moved(NamedTuple):
 class Desk:
     """Decisions about one source's lanes, taken for a reason (`because`)."""
 
-    def __init__(self, config: Config, source: str, because: str, patience: Patience) -> None:
-        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator", **patience.limits()}
+    def __init__(self, config: Config, source: str, because: str, timeouts: Timeouts) -> None:
+        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator", **timeouts.properties()}
         self._config = config
         self._name = source
         self._because = because
-        self._patience = patience
+        self._timeouts = timeouts
         self._source = Admin(job.sources(config)[source], **client)
         self._target = Admin(config["bootstrap.servers"], **client)
         self._quarantine = Quarantine(self._target)
 
     async def __aenter__(self) -> Self:
-        await self._target.start(self._patience.contact_ms)
+        await self._target.start(self._timeouts.contact_ms)
         return self
 
     async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -78,7 +78,7 @@ class Desk:
         twice: the answer says so.
         """
         tp = lane.partition
-        await self._source.start(self._patience.contact_ms)
+        await self._source.start(self._timeouts.contact_ms)
         theirs = await topic_of(self._source, tp[0], f"source {self._name}")
         ours = await topic_of(self._target, lane.into[0], "target")
         going = None if by_name else await self._going(lane, theirs.topic_id, ours.topic_id)
@@ -116,7 +116,7 @@ class Desk:
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
         tp = lane.partition
-        await self._source.start(self._patience.contact_ms)
+        await self._source.start(self._timeouts.contact_ms)
         end = await self._source.end_offset(tp, "read_committed")
         sender = await self._fence(lane)
         before = await self._position(lane)

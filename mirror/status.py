@@ -16,7 +16,7 @@ from penstock.mirror.position import UNSEEN, Position
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
 from penstock.pipeline.stages.laggards import LOOK_AGAIN_S, Ahead, look_ahead, quiet, silent_after_ms
 from penstock.pipeline.stages.topics import Topics
@@ -25,19 +25,19 @@ CLIENT_ID = "penstock-mirror-status"
 Row = dict[str, Any]
 
 
-async def status(config: Config, patience: Patience = USUAL) -> list[Row]:
+async def status(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> list[Row]:
     """A row for each partition. Raises KafkaError when the target can't be asked."""
-    async with patience.admin(config["bootstrap.servers"], CLIENT_ID) as target:
+    async with timeouts.admin(config["bootstrap.servers"], CLIENT_ID) as target:
         found = await asyncio.gather(
-            *(_of_source(config, target, name, address, patience) for name, address in job.sources(config).items())
+            *(_of_source(config, target, name, address, timeouts) for name, address in job.sources(config).items())
         )
     return [row for rows in found for row in rows]
 
 
-async def _of_source(config: Config, target: Admin, name: str, address: str, patience: Patience) -> list[Row]:
+async def _of_source(config: Config, target: Admin, name: str, address: str, timeouts: Timeouts) -> list[Row]:
     async with AsyncExitStack() as stack:
         try:
-            source = await stack.enter_async_context(patience.admin(address, CLIENT_ID))
+            source = await stack.enter_async_context(timeouts.admin(address, CLIENT_ID))
         except TRANSIENT:
             source = None
         return await _rows(config, target, name, source)

@@ -28,8 +28,8 @@ CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong addr
 
 
 @dataclass(frozen=True)
-class Patience:
-    """The limit of each question to a cluster, in seconds. A first contact has `CONTACT_S` of it at most."""
+class Timeouts:
+    """The limits of a question to a cluster: `timeout_s` for its answer, for a first contact at most `CONTACT_S`."""
 
     timeout_s: float = TIMEOUT_S
 
@@ -38,8 +38,8 @@ class Patience:
         """The limit of a first contact."""
         return max(1, round(min(CONTACT_S, self.timeout_s) * 1000))
 
-    def limits(self) -> dict[str, Any]:
-        """Both, as properties of a client."""
+    def properties(self) -> dict[str, Any]:
+        """All, as properties of a client."""
         most_ms = max(1, round(self.timeout_s * 1000))
         return {
             "default.api.timeout.ms": most_ms,
@@ -50,7 +50,7 @@ class Patience:
     @asynccontextmanager
     async def admin(self, servers: str, client_id: str) -> AsyncIterator[Admin]:
         """An admin client that has reached its cluster. Raises KafkaError where no broker answers."""
-        admin = Admin(servers, **{"client.id": client_id, **self.limits()})
+        admin = Admin(servers, **{"client.id": client_id, **self.properties()})
         try:
             await admin.start(self.contact_ms)
             yield admin
@@ -58,22 +58,22 @@ class Patience:
             await admin.close()
 
 
-USUAL = Patience()
+DEFAULT_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the options that all commands share say."""
+class Invocation:
+    """One call of a command: its cluster, the client properties, and how the answer is shown."""
 
     bootstrap: str
     properties: Mapping[str, str]
     as_json: bool
-    patience: Patience = USUAL
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
 
     def given(self, **limits: float) -> dict[str, Any]:
         """Client properties: the limits that `--timeout` sets, further ones (ms, `_` for `.`), and what the user gave."""
         further = {name.replace("_", "."): round(limit) for name, limit in limits.items()}
-        return self.patience.limits() | further | dict(self.properties)
+        return self.timeouts.properties() | further | dict(self.properties)
 
     def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
@@ -83,7 +83,7 @@ class Asked:
             saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
             admin = Admin(self.bootstrap, **self.given())
             try:
-                await admin.start(self.patience.contact_ms)
+                await admin.start(self.timeouts.contact_ms)
                 return await work(admin)
             finally:
                 saying.cancel()
@@ -131,10 +131,10 @@ SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", hel
 
 
 def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add `--timeout` to a command; it comes to it as `patience: Patience`."""
+    """Add `--timeout` to a command; it comes to it as `timeouts: Timeouts`."""
     return click.option(
-        "--timeout", "patience", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
-        callback=lambda _context, _option, seconds: Patience(seconds),
+        "--timeout", "timeouts", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
+        callback=lambda _context, _option, seconds: Timeouts(seconds),
         help="Limit of each question to a cluster; a first contact has at most 5.",
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.options import PIPELINE_FILE, SET, Patience, timeout_option
+from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 
@@ -30,7 +30,7 @@ COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 @click.option("--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]")
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The counts as a JSON line for each table on standard output.")
-def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], patience: Patience, as_json: bool) -> None:
+def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], timeouts: Timeouts, as_json: bool) -> None:
     """Count the records at every hop, side by side, and name the first hop at which they part.
 
     The counts come from the logs and the table, not from any process; each table has an audit of its own. Exit codes, the
@@ -48,7 +48,7 @@ def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], pat
     codes, failed = [], {}
     for name, one in chosen.items():
         try:
-            answer = {"table": name, **_audited(one, topics, patience)}
+            answer = {"table": name, **_audited(one, topics, timeouts)}
         except click.ClickException as error:
             if len(chosen) == 1:
                 raise
@@ -69,13 +69,13 @@ def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], pat
     raise SystemExit(next(code for code in (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE) if code in codes))
 
 
-def _audited(config: Config, topics: set[str], patience: Patience) -> dict[str, Any]:
+def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, Any]:
     """The audit of one table. Raises ClickException."""
     columns = (TextColumn("counting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("records", total=None)
         try:
-            return asyncio.run(audit(config, lambda records: progress.advance(task, records), topics, patience))
+            return asyncio.run(audit(config, lambda records: progress.advance(task, records), topics, timeouts))
         except (KafkaError, MovingError, EtlError) as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:

@@ -18,7 +18,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
-from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.recordcount import records_of, records_within
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
@@ -90,7 +90,7 @@ async def count_topic(
     ends: Mapping[int, int] | None = None,
     on_progress: Callable[[int], None] = lambda records: None,
     gaps: Mapping[int, Sequence[Range]] | None = None,
-    patience: Patience = USUAL,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> TopicCounts:
     """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`; those in
     `gaps` apart, by partition.
@@ -99,7 +99,7 @@ async def count_topic(
     not there or a partition can't be read to its end.
     """
     counts = TopicCounts()
-    async with patience.admin(bootstrap, CLIENT_ID) as admin:
+    async with timeouts.admin(bootstrap, CLIENT_ID) as admin:
         cluster = await admin.metadata([topic])
         if topic not in cluster.topics:
             code = cluster.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -18,7 +18,7 @@ from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot,
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.topics import Topics
 
@@ -283,7 +283,7 @@ async def _table_hop(config: Config, noted: Counter[int], loaded: Loaded, writte
 
 
 async def audit(
-    config: Config, progress: Callable[[int], None], audited: Collection[str], patience: Patience
+    config: Config, progress: Callable[[int], None], audited: Collection[str], timeouts: Timeouts
 ) -> dict[str, Any]:
     """Count every hop of one table; `audited` are the topics of the aggregate that the audits of others count.
 
@@ -294,8 +294,8 @@ async def audit(
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
     loaded = await asyncio.to_thread(_loaded, places.at(config["penstock.etl.table"], config))
-    snapshot = await take(config, patience)
-    count = partial(count_topic, on_progress=progress, patience=patience)
+    snapshot = await take(config, timeouts)
+    count = partial(count_topic, on_progress=progress, timeouts=timeouts)
     topic = job.input_topic(config)
     sources = await _sources(config, snapshot, count)
     arrived = await count(config["bootstrap.servers"], topic, snapshot.mirror.ends)

@@ -19,7 +19,7 @@ from penstock.pipeline.audit.counts import CLIENT_ID, TopicCounts, stable_ends
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
-from penstock.pipeline.options import USUAL, Patience
+from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import laggards, ranges
 from penstock.pipeline.stages.topics import Topics
 from penstock.pyx.record.rawbatch import RawBatch
@@ -160,10 +160,10 @@ async def _read(admin: Admin, tp: TopicPartition, start: int, end: int) -> list[
     return found
 
 
-async def take(config: Config, patience: Patience = USUAL) -> Snapshot:
+async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Snapshot:
     """Read the aggregate cluster. Raises KafkaError, MovingError."""
     topic, output = job.input_topic(config), job.output_topic(config)
-    async with patience.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
+    async with timeouts.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
         counts = []
         for name in (topic, output):
             found = (await admin.metadata([name])).topics.get(name)

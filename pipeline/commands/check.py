@@ -51,21 +51,21 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts, [*meant, *given])]
     if "mirror" in parts:
         found += job.one_cluster(config) + topics.wrong(config)
-    asked: list[Callable[[], Any]] = []
+    questions: list[Callable[[], Any]] = []
     if "dedupe" in parts:
-        asked.append(lambda: job.deduped(config))
+        questions.append(lambda: job.deduped(config))
     if config.get("topics") and {"etl", "audit"} & set(parts):
-        asked.append(lambda: job.check_tables(config))
-        asked += [lambda name=name: job.input_topic(job.one_table(config, name)) for name in job.table_names(config)]  # type: ignore[misc]
+        questions.append(lambda: job.check_tables(config))
+        questions += [lambda name=name: job.input_topic(job.one_table(config, name)) for name in job.table_names(config)]  # type: ignore[misc]
     if {"etl", "audit"} & set(parts):
         found += job.idle_keys(config)
         keys = [job.key_of(name, key) for name in job.table_names(config) for key in ("table", "rejects")]
-        asked += [lambda place=config[key]: places.at(place, config) for key in keys if config.get(key)]  # type: ignore[misc]
+        questions += [lambda place=config[key]: places.at(place, config) for key in keys if config.get(key)]  # type: ignore[misc]
     if "etl" in parts:
-        asked.append(lambda: time_zone(config["penstock.etl.time.zone"]))
-        asked += [lambda name=name: _declared(config, name) for name in job.table_names(config)]  # type: ignore[misc]
-        asked.append(config.secrets)
-    for question in asked:
+        questions.append(lambda: time_zone(config["penstock.etl.time.zone"]))
+        questions += [lambda name=name: _declared(config, name) for name in job.table_names(config)]  # type: ignore[misc]
+        questions.append(config.secrets)
+    for question in questions:
         try:
             question()
         except ConfigError as error:

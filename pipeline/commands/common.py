@@ -17,7 +17,7 @@ from penstock.hints import quoted
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.options import Asked, Patience, timeout_option, with_options
+from penstock.pipeline.options import Invocation, Timeouts, timeout_option, with_options
 
 T = TypeVar("T")
 
@@ -27,17 +27,17 @@ MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds si
 
 
 def cluster(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the shared options to a command; they come to it as `asked: Asked`."""
+    """Add the shared options to a command; they come to it as `invocation: Invocation`."""
 
     def with_cluster(
         bootstrap: str,
         config_path: Path | None,
         overrides: tuple[str, ...],
         as_json: bool,
-        patience: Patience,
+        timeouts: Timeouts,
         **rest: Any,
     ) -> T:
-        return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json, patience), **rest)
+        return command(invocation=Invocation(bootstrap, client_properties(config_path, overrides), as_json, timeouts), **rest)
 
     return with_options(with_cluster, command, (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),

@@ -16,7 +16,7 @@ from penstock.pipeline.clients.admin import (
     ConfigEntry,
 )
 from penstock.pipeline.commands.common import cluster, pairs, topic_counts
-from penstock.pipeline.options import Asked
+from penstock.pipeline.options import Invocation
 
 KINDS = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "logger": LOGGER_RESOURCE, "group": GROUP_RESOURCE}
 SOURCES = {
@@ -38,7 +38,7 @@ def command() -> None:
 @click.argument("name")
 @click.option("--all", "every", is_flag=True, help="Defaults too.")
 @cluster
-def show_configs(asked: Asked, kind: str, name: str, every: bool) -> None:
+def show_configs(invocation: Invocation, kind: str, name: str, every: bool) -> None:
     """Show what is configured, and where it comes from. The broker "" stands for all brokers.
 
     Example: penstock configs show broker 1 --all
@@ -48,7 +48,7 @@ def show_configs(asked: Asked, kind: str, name: str, every: bool) -> None:
         await _check_there(admin, kind, name)
         return await admin.config_entries(KINDS[kind], name)
 
-    entries = asked.ask(work)
+    entries = invocation.ask(work)
     rows = [
         {
             "config": entry.name,
@@ -59,7 +59,7 @@ def show_configs(asked: Asked, kind: str, name: str, every: bool) -> None:
         for entry in entries
         if every or entry.is_own
     ]
-    asked.show(rows, "configs of its own; --all shows the defaults")
+    invocation.show(rows, "configs of its own; --all shows the defaults")
 
 
 @command.command("set")
@@ -67,14 +67,14 @@ def show_configs(asked: Asked, kind: str, name: str, every: bool) -> None:
 @click.argument("name")
 @click.argument("words", nargs=-1, required=True, metavar="KEY=VALUE...")
 @cluster
-def set_configs(asked: Asked, kind: str, name: str, words: Sequence[str]) -> None:
+def set_configs(invocation: Invocation, kind: str, name: str, words: Sequence[str]) -> None:
     """Set configs; the others stay.
 
     Example: penstock configs set topic flights retention.ms=604800000
     """
     given = pairs(words, "KEY=VALUE")
-    _alter(asked, kind, name, given)
-    asked.say(f"set {', '.join(given)} of {kind} {name}", set=given)
+    _alter(invocation, kind, name, given)
+    invocation.say(f"set {', '.join(given)} of {kind} {name}", set=given)
 
 
 @command.command("unset")
@@ -82,21 +82,21 @@ def set_configs(asked: Asked, kind: str, name: str, words: Sequence[str]) -> Non
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @cluster
-def unset_configs(asked: Asked, kind: str, name: str, keys: Sequence[str]) -> None:
+def unset_configs(invocation: Invocation, kind: str, name: str, keys: Sequence[str]) -> None:
     """Put configs back to what holds without them.
 
     Example: penstock configs unset topic flights retention.ms
     """
-    _alter(asked, kind, name, dict.fromkeys(keys))
-    asked.say(f"unset {', '.join(keys)} of {kind} {name}", unset=list(keys))
+    _alter(invocation, kind, name, dict.fromkeys(keys))
+    invocation.say(f"unset {', '.join(keys)} of {kind} {name}", unset=list(keys))
 
 
-def _alter(asked: Asked, kind: str, name: str, changes: Mapping[str, str | None]) -> None:
+def _alter(invocation: Invocation, kind: str, name: str, changes: Mapping[str, str | None]) -> None:
     async def work(admin: Admin) -> None:
         await _check_there(admin, kind, name)
         await admin.alter_configs(KINDS[kind], name, changes)
 
-    asked.ask(work)
+    invocation.ask(work)
 
 
 async def _check_there(admin: Admin, kind: str, name: str) -> None:

@@ -22,7 +22,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
 from penstock.pipeline.commands.common import MOMENTS, admin_only, chosen_partitions, cluster, moment
-from penstock.pipeline.options import Asked
+from penstock.pipeline.options import Invocation
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.arrow import Table
@@ -42,7 +42,7 @@ COMMIT_S = 5.0
 @click.option("--keys", is_flag=True, help="Print keys too.")
 @cluster
 def command(
-    asked: Asked,
+    invocation: Invocation,
     words: Sequence[str],
     begin: str,
     follow: bool | None,
@@ -59,29 +59,29 @@ def command(
     Example: penstock consume flights --from earliest --columns flights.parquet
     """
     goes_on = follow if follow is not None else begin == "latest" and path is None
-    given = {**asked.given(), "isolation.level": isolation}
+    given = {**invocation.given(), "isolation.level": isolation}
     if group is not None:
         given |= {"group.id": group, "enable.auto.commit": "false"}
-    admin = replace(asked, properties=admin_only(asked.properties))
+    admin = replace(invocation, properties=admin_only(invocation.properties))
     starts, ends = admin.ask(lambda admin: _range(admin, words, begin, isolation, group))
     if goes_on:
         ends = {}
     try:
-        with Consumer(asked.bootstrap, **given) as consumer:
+        with Consumer(invocation.bootstrap, **given) as consumer:
             consumer.assign(starts)
             for tp, offset in starts.items():
                 if offset is not None:
                     consumer.seek(tp, offset)
             reading = _Reading(consumer, commits=group is not None)
             # Ctrl-C is the way to end what goes on for ever.
-            with _step(path, asked.as_json, keys) as step, contextlib.suppress(KeyboardInterrupt):
+            with _step(path, invocation.as_json, keys) as step, contextlib.suppress(KeyboardInterrupt):
                 reading.run(step, starts, ends, most, to_file=path is not None)
             reading.commit()  # A file is whole now.
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
     count = reading.count
     if path is not None:
-        asked.say(f"{count} records in {path}", file=str(path), records=count)
+        invocation.say(f"{count} records in {path}", file=str(path), records=count)
 
 
 async def _range(

@@ -15,7 +15,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.commands.common import MOMENTS, chosen_partitions, cluster, confirm_deletion, moment, time_text
 from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
-from penstock.pipeline.options import Asked
+from penstock.pipeline.options import Invocation
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
 
@@ -35,7 +35,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--state", multiple=True, help="Only groups in this state; may be given several times.")
 @cluster
-def list_groups(asked: Asked, state: Sequence[str]) -> None:
+def list_groups(invocation: Invocation, state: Sequence[str]) -> None:
     """List groups with their state and type.
 
     Example: penstock groups list --state Stable
@@ -43,17 +43,17 @@ def list_groups(asked: Asked, state: Sequence[str]) -> None:
     wanted = {name.lower() for name in state}
     rows = [
         {"group": listed.group, "state": listed.state or None, "type": listed.type or None, "protocol": listed.protocol}
-        for listed in asked.ask(lambda admin: admin.group_listings())
+        for listed in invocation.ask(lambda admin: admin.group_listings())
         if not wanted or listed.state.lower() in wanted
     ]
-    asked.show(rows, "groups")
+    invocation.show(rows, "groups")
 
 
 @command.command("describe")
 @click.argument("group")
 @click.option("--members", is_flag=True, help="The members instead of the partitions.")
 @cluster
-def describe_group(asked: Asked, group: str, members: bool) -> None:
+def describe_group(invocation: Invocation, group: str, members: bool) -> None:
     """Describe a group: committed offsets, lag in messages and in seconds, owners.
 
     Lag in seconds is the age of the first record that the group has not read. Under a group of the mirror stand offsets of
@@ -88,7 +88,7 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
             for tp in tps
         ]
 
-    asked.show(asked.ask(work), f"{'members' if members else 'offsets'} of group {group}")
+    invocation.show(invocation.ask(work), f"{'members' if members else 'offsets'} of group {group}")
     if group.startswith(MIRROR_GROUPS) and not members:
         click.echo("these are the mirror's positions in its source cluster, not a consumer's in this one", err=True)
 
@@ -102,7 +102,7 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
 @click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
 @cluster
 def reset_offsets(
-    asked: Asked,
+    invocation: Invocation,
     group: str,
     words: Sequence[str],
     when: str | None,
@@ -144,8 +144,8 @@ def reset_offsets(
             for tp, goal in sorted(goals.items())
         ]
 
-    asked.show(asked.ask(work), "offsets to move")
-    if not execute and not asked.as_json:
+    invocation.show(invocation.ask(work), "offsets to move")
+    if not execute and not invocation.as_json:
         click.echo("nothing was moved: add --execute to do it", err=True)
 
 
@@ -154,7 +154,7 @@ def reset_offsets(
 @click.option("--topic", "words", multiple=True, metavar="TOPIC[:PARTITION,...]", help="Only these offsets.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @cluster
-def delete_groups(asked: Asked, groups: Sequence[str], words: Sequence[str], yes: bool) -> None:
+def delete_groups(invocation: Invocation, groups: Sequence[str], words: Sequence[str], yes: bool) -> None:
     """Delete groups without members, with their offsets; or with --topic some of their offsets.
 
     Example: penstock groups delete old-etl --yes
@@ -171,8 +171,8 @@ def delete_groups(asked: Asked, groups: Sequence[str], words: Sequence[str], yes
         for group in groups:
             await admin.delete_offsets(group, tps)
 
-    asked.ask(work)
-    asked.say(f"deleted {what} {', '.join(groups)}", deleted=list(groups))
+    invocation.ask(work)
+    invocation.say(f"deleted {what} {', '.join(groups)}", deleted=list(groups))
 
 
 Member = tuple[str, str, str, list[TopicPartition]]  # id, client id, host, what it owns

@@ -21,7 +21,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.producer import Delivery, Producer
 from penstock.pipeline.commands.common import admin_only, cluster, pairs
-from penstock.pipeline.options import Asked
+from penstock.pipeline.options import Invocation
 
 UNDER_WAY_MAX = 10_000
 LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for
@@ -51,7 +51,7 @@ class _Record(NamedTuple):
 @click.option("--empty-as-null", is_flag=True, help="An empty value is null: a tombstone.")
 @cluster
 def command(
-    asked: Asked,
+    invocation: Invocation,
     topic: str,
     path: Path | None,
     form: str,
@@ -79,9 +79,11 @@ def command(
             for _ in read(source):
                 pass
             source.seek(begin)
-        replace(asked, properties=admin_only(asked.properties)).ask(lambda admin: admin.metadata([]))
-        given = asked.given(max_block_ms=asked.patience.timeout_s * 1000, delivery_timeout_ms=asked.patience.timeout_s * 1000)
-        with Producer(asked.bootstrap, **{"compression.type": compression, **given}) as producer:
+        replace(invocation, properties=admin_only(invocation.properties)).ask(lambda admin: admin.metadata([]))
+        given = invocation.given(
+            max_block_ms=invocation.timeouts.timeout_s * 1000, delivery_timeout_ms=invocation.timeouts.timeout_s * 1000
+        )
+        with Producer(invocation.bootstrap, **{"compression.type": compression, **given}) as producer:
             sending = _Sending(producer)
             try:
                 sending.all(
@@ -104,7 +106,7 @@ def command(
     finally:
         if path is not None:
             source.close()
-    asked.say(f"{sending.acknowledged} records acknowledged", topic=topic, acknowledged=sending.acknowledged)
+    invocation.say(f"{sending.acknowledged} records acknowledged", topic=topic, acknowledged=sending.acknowledged)
 
 
 class _Sending:

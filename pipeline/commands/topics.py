@@ -19,7 +19,7 @@ from penstock.pipeline.commands.common import (
     time_text,
     topic_counts,
 )
-from penstock.pipeline.options import Asked
+from penstock.pipeline.options import Invocation
 
 CONFIRMED = "penstock.configs.confirmed"
 
@@ -35,7 +35,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Internal topics too.")
 @cluster
-def list_topics(asked: Asked, internal: bool) -> None:
+def list_topics(invocation: Invocation, internal: bool) -> None:
     """List topics with their partitions and records.
 
     Example: penstock topics list
@@ -60,13 +60,13 @@ def list_topics(asked: Asked, internal: bool) -> None:
             )
         return rows
 
-    asked.show(asked.ask(work), "topics")
+    invocation.show(invocation.ask(work), "topics")
 
 
 @command.command("describe")
 @click.argument("names", nargs=-1, required=True)
 @cluster
-def describe_topics(asked: Asked, names: Sequence[str]) -> None:
+def describe_topics(invocation: Invocation, names: Sequence[str]) -> None:
     """Describe topics: each partition's leader, replicas and offsets, and what is configured.
 
     Example: penstock topics describe flights
@@ -102,14 +102,14 @@ def describe_topics(asked: Asked, names: Sequence[str]) -> None:
         ]
         return rows, own
 
-    rows, own = asked.ask(work)
-    if asked.as_json:
-        asked.say("", partitions=rows, configs=own)
+    rows, own = invocation.ask(work)
+    if invocation.as_json:
+        invocation.say("", partitions=rows, configs=own)
         return
-    asked.show(rows)
+    invocation.show(rows)
     if own:
         click.echo()
-        asked.show(own)
+        invocation.show(own)
 
 
 @command.command("create")
@@ -120,7 +120,7 @@ def describe_topics(asked: Asked, names: Sequence[str]) -> None:
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that is there as it is.")
 @cluster
 def create_topics(
-    asked: Asked,
+    invocation: Invocation,
     names: Sequence[str],
     partitions: int,
     replication_factor: int,
@@ -143,43 +143,43 @@ def create_topics(
         )
         return [name for name in names if name not in there]
 
-    made = asked.ask(work)
-    asked.say(f"created {', '.join(made)}" if made else "all of them were there", created=made)
+    made = invocation.ask(work)
+    invocation.say(f"created {', '.join(made)}" if made else "all of them were there", created=made)
 
 
 @command.command("delete")
 @click.argument("names", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @cluster
-def delete_topics(asked: Asked, names: Sequence[str], yes: bool) -> None:
+def delete_topics(invocation: Invocation, names: Sequence[str], yes: bool) -> None:
     """Delete topics with all their records.
 
     Example: penstock topics delete orders --yes
     """
     if not yes:
         confirm_deletion(f"{', '.join(names)} with all records")
-    asked.ask(lambda admin: admin.delete_topics(names))
-    asked.say(f"deleted {', '.join(names)}", deleted=list(names))
+    invocation.ask(lambda admin: admin.delete_topics(names))
+    invocation.say(f"deleted {', '.join(names)}", deleted=list(names))
 
 
 @command.command("grow")
 @click.argument("name")
 @click.option("-p", "--partitions", type=int, required=True, help="The new count; it can't shrink.")
 @cluster
-def grow_topic(asked: Asked, name: str, partitions: int) -> None:
+def grow_topic(invocation: Invocation, name: str, partitions: int) -> None:
     """Give a topic more partitions. Keys may go to other partitions than before.
 
     Example: penstock topics grow orders -p 12
     """
-    asked.ask(lambda admin: admin.create_partitions({name: partitions}))
-    asked.say(f"{name} has {partitions} partitions", topic=name, partitions=partitions)
+    invocation.ask(lambda admin: admin.create_partitions({name: partitions}))
+    invocation.say(f"{name} has {partitions} partitions", topic=name, partitions=partitions)
 
 
 @command.command("confirm")
 @click.argument("names", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All topics that wait for it.")
 @cluster
-def confirm_topics(asked: Asked, names: Sequence[str], every: bool) -> None:
+def confirm_topics(invocation: Invocation, names: Sequence[str], every: bool) -> None:
     """Confirm the configs of topics that a Penstock broker found in its folders without them: check them first, with
     `penstock topics describe`. Until then retention and compaction are paused there (`penstock.configs.confirmed=false`).
 
@@ -200,15 +200,15 @@ def confirm_topics(asked: Asked, names: Sequence[str], every: bool) -> None:
                 waiting.append(name)
         return waiting
 
-    done = asked.ask(work)
-    asked.say(f"confirmed {', '.join(done)}" if done else "none of them waited for it", confirmed=done)
+    done = invocation.ask(work)
+    invocation.say(f"confirmed {', '.join(done)}" if done else "none of them waited for it", confirmed=done)
 
 
 @command.command("offsets")
 @click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
 @click.option("--at", "when", default="latest", show_default=True, help=MOMENTS)
 @cluster
-def show_offsets(asked: Asked, words: Sequence[str], when: str) -> None:
+def show_offsets(invocation: Invocation, words: Sequence[str], when: str) -> None:
     """Show the first offset at or after a moment, by partition.
 
     Example: penstock topics offsets flights --at 2013-05-01T00:00:00Z
@@ -230,7 +230,7 @@ def show_offsets(asked: Asked, words: Sequence[str], when: str) -> None:
             for tp in tps
         ]
 
-    asked.show(asked.ask(work))
+    invocation.show(invocation.ask(work))
 
 
 @command.command("trim")
@@ -238,7 +238,7 @@ def show_offsets(asked: Asked, words: Sequence[str], when: str) -> None:
 @click.option("--before", "when", required=True, help=f"Delete records before: {MOMENTS}; or an offset as @1234.")
 @click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
 @cluster
-def trim_topics(asked: Asked, words: Sequence[str], when: str, execute: bool) -> None:
+def trim_topics(invocation: Invocation, words: Sequence[str], when: str, execute: bool) -> None:
     """Delete the oldest records of partitions (DeleteRecords).
 
     Example: penstock topics trim flights --before -30d --execute
@@ -262,14 +262,14 @@ def trim_topics(asked: Asked, words: Sequence[str], when: str, execute: bool) ->
             for (topic, index), goal in goals.items()
         ]
 
-    asked.show(asked.ask(work), "records to delete")
-    if not execute and not asked.as_json:
+    invocation.show(invocation.ask(work), "records to delete")
+    if not execute and not invocation.as_json:
         click.echo("nothing was deleted: add --execute to do it", err=True)
 
 
 @command.command("log-dirs")
 @cluster
-def show_log_dirs(asked: Asked) -> None:
+def show_log_dirs(invocation: Invocation) -> None:
     """Show every broker's log folders: the partitions in each, the room on its disk, and whether it is offline.
 
     Example: penstock topics log-dirs
@@ -285,10 +285,10 @@ def show_log_dirs(asked: Asked) -> None:
             "disk_bytes": found.total_bytes if found.total_bytes >= 0 else None,
             "free_bytes": found.usable_bytes if found.usable_bytes >= 0 else None,
         }
-        for broker, folders in asked.ask(Admin.log_dirs).items()
+        for broker, folders in invocation.ask(Admin.log_dirs).items()
         for found in sorted(folders, key=lambda found: found.log_dir)
     ]
-    asked.show(rows, "log folders")
+    invocation.show(rows, "log folders")
 
 
 Offsets = dict[tuple[str, int], OffsetAt]

@@ -12,7 +12,7 @@ from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import TopicPartition
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages import laggards
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
@@ -20,7 +20,7 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 Offsets = dict[TopicPartition, int]
 
 # A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
-ANSWER_LIMIT = Patience(5)
+SHORT_TIMEOUTS = Timeouts(5)
 # Spark's times are sure to hold the years 1 to 9999; Kafka's go far beyond, and brokers take what a producer says.
 TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.
@@ -49,17 +49,17 @@ def _position(offset: int, metadata: str) -> Position:
 class ClusterView:
     """Questions to one cluster, by the name that people know it by."""
 
-    def __init__(self, name: str, bootstrap: str, patience: Patience) -> None:
+    def __init__(self, name: str, bootstrap: str, timeouts: Timeouts) -> None:
         self.name = name
         self._bootstrap = bootstrap
-        self._patience = patience
+        self._timeouts = timeouts
         self._admin: Admin | None = None
 
     async def _connected(self) -> Admin:
         if self._admin is None:
-            admin = Admin(self._bootstrap, **{"client.id": "penstock-etl", **self._patience.limits()})
+            admin = Admin(self._bootstrap, **{"client.id": "penstock-etl", **self._timeouts.properties()})
             try:
-                await admin.start(self._patience.contact_ms)
+                await admin.start(self._timeouts.contact_ms)
             except BaseException:
                 await admin.close()
                 raise

@@ -19,7 +19,7 @@ from penstock import log
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.etl.children import CHILDREN
-from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
+from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete
@@ -28,7 +28,7 @@ from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import LONGEST_PAUSE_S, Load, NotYet, Outcome, WhenIncomplete
 from penstock.pipeline.etl.night import YESTERDAY, Night, parse_night, parse_nights, time_zone
-from penstock.pipeline.options import PIPELINE_FILE, SET, Patience, timeout_option
+from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 
@@ -67,7 +67,7 @@ class IncompleteFailure(click.ClickException):
     type=click.Choice(["wait", "fail", "mark"]),
     help=f"While a night has not all arrived: wait, fail, or load it and mark in it what is missing. {_default('incomplete')}",
 )
-@timeout_option(ANSWER_LIMIT.timeout_s)
+@timeout_option(SHORT_TIMEOUTS.timeout_s)
 @click.option("--wait-seconds", type=click.FloatRange(min=0), help=f"Limit of waiting. {_default('wait.seconds')}")
 @click.option(
     "--clock",
@@ -86,7 +86,7 @@ def command(
     reload: bool,
     covering: bool,
     incomplete: WhenIncomplete | None,
-    patience: Patience,
+    timeouts: Timeouts,
     wait_seconds: float | None,
     clock: Clock | None,
     as_json: bool,
@@ -127,7 +127,7 @@ def command(
                 on_step=partial(show.step, table=name),
                 engine=engine,
                 ahead=not follow,
-                patience=patience,
+                timeouts=timeouts,
                 name=name,
             )
         run = Nights(loads, engine, show)

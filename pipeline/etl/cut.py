@@ -18,12 +18,12 @@ from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import EARLIEST, LATEST
 from penstock.pipeline.clients.metadata import TopicInfo
-from penstock.pipeline.etl.clusterview import ANSWER_LIMIT, ClusterView, Offsets, Position, Unreachable
+from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, Offsets, Position, Unreachable
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import Status, TopicPartition
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.topics import Topics
 
 Clock = Literal["wall", "records"]
@@ -41,13 +41,13 @@ Behind = tuple[TopicPartition, int, int, str]
 class Cut:
     """Resolves the ends of nights. One object serves many nights and keeps its connections."""
 
-    def __init__(self, config: Config, clock: Clock, zone: ZoneInfo, patience: Patience = ANSWER_LIMIT) -> None:
+    def __init__(self, config: Config, clock: Clock, zone: ZoneInfo, timeouts: Timeouts = SHORT_TIMEOUTS) -> None:
         self._config = config
         self._clock = clock
         self._zone = zone
-        self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"], patience)
+        self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"], timeouts)
         self._sources = {
-            name: ClusterView(f"source {name}", address, patience) for name, address in job.sources(config).items()
+            name: ClusterView(f"source {name}", address, timeouts) for name, address in job.sources(config).items()
         }
         self._input = job.input_topic(config)
         self._topics = Topics(config)

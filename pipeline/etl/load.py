@@ -25,14 +25,14 @@ from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
 from penstock.pipeline import job
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
-from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
+from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import NOTHING, Transaction, Written
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
@@ -87,12 +87,12 @@ class Load:
         spark: Any = None,
         engine: Engine | None = None,
         ahead: bool = True,
-        patience: Patience = ANSWER_LIMIT,
+        timeouts: Timeouts = SHORT_TIMEOUTS,
         name: str = "",
     ) -> None:
         """`config` has the table's properties under the plain keys, `name` is what the file calls it. `on_step` is told in few
         words what is going on. A given `spark` is used and left running, a given `engine` is shared with other tables; `ahead`
-        starts it while the night is waited for. `patience`: of each question to a cluster.
+        starts it while the night is waited for. `timeouts`: those of each question to a cluster.
 
         Raises ConfigError.
         """
@@ -107,7 +107,7 @@ class Load:
         self._incomplete = incomplete
         self._wait_seconds = wait_seconds
         self._on_step = on_step
-        self._cut = Cut(config, clock, self._zone, patience)
+        self._cut = Cut(config, clock, self._zone, timeouts)
         self._runner = asyncio.Runner()
         self._engine = engine or Engine(config, str(self._zone), on_step, spark)
         self._shares_engine = engine is not None

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
-from penstock.pipeline.options import Patience
+from penstock.pipeline.options import Timeouts
 
 COMMANDS = {
     "mirror status": "",
@@ -30,13 +30,13 @@ INCOMPLETE = 3
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: set[float] = set()
-    real: property = Patience.contact_ms  # type: ignore[assignment]  # of the class it is the property itself
+    real: property = Timeouts.contact_ms  # type: ignore[assignment]  # of the class it is the property itself
 
-    def contact_ms(patience: Patience) -> object:
-        asked_for.add(patience.timeout_s)
-        return real.__get__(patience)
+    def contact_ms(timeouts: Timeouts) -> object:
+        asked_for.add(timeouts.timeout_s)
+        return real.__get__(timeouts)
 
-    monkeypatch.setattr(Patience, "contact_ms", property(contact_ms))
+    monkeypatch.setattr(Timeouts, "contact_ms", property(contact_ms))
     path = tmp_path / "pipeline.properties"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -54,6 +54,6 @@ def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, mon
 
 def test_a_first_contact_has_the_timeout_or_five_seconds() -> None:
     for timeout_s, wanted_ms in ((0.0001, 1), (0.3, 300), (5, 5000), (60, 5000)):
-        limits = Patience(timeout_s).limits()
-        assert Patience(timeout_s).contact_ms == limits["socket.connection.setup.timeout.ms"] == wanted_ms
+        limits = Timeouts(timeout_s).properties()
+        assert Timeouts(timeout_s).contact_ms == limits["socket.connection.setup.timeout.ms"] == wanted_ms
         assert limits["request.timeout.ms"] == limits["default.api.timeout.ms"] == max(1, round(timeout_s * 1000))
