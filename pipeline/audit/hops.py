@@ -16,8 +16,10 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
 from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, Stage, take
 from penstock.pipeline.etl import places
+from penstock.pipeline.etl.ledger import NightCommit
+from penstock.pipeline.etl.rowcounts import rows_by_partition
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
+from penstock.pipeline.etl.table import committed
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.topics import Topics

@@ -19,7 +19,9 @@ jvm            Spark's JVM: started, asked why it ended
 children       the programs that a load starts, of which none outlives it
 interrupt      signals that end the command
 delta          the table's commit: rows, ranges, counts and run number together
-table          what the table says of its loads, read without a JVM
+ledger         the notes of nights, as commits carry them
+table          the ledger of a table, read from Delta's log without a JVM
+rowcounts      the rows of a table and of its rejects, as its data files have them
 rejects        the table of records that are no rows
 ready          the ready marker of a night
 places         the paths and URIs that a table can lie at

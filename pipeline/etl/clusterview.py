@@ -10,8 +10,8 @@ from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
+from penstock.pipeline.etl.ledger import TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
-from penstock.pipeline.etl.table import TopicPartition
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages import laggards
 from penstock.pyx.record.columns import decode

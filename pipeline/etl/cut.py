@@ -20,9 +20,9 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, Offsets, Position, Unreachable
 from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.ledger import Status, TopicPartition
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
-from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.topics import Topics
 

@@ -23,9 +23,10 @@ from penstock.pipeline.etl import fitting
 from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.events import REJECT, REJECT_TYPE
+from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, NightCommit
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, status
+from penstock.pipeline.etl.table import status
 
 # Checkpoints cost seconds of a small night; the log is read by Delta and by us at a few hundred commits as
 # well.

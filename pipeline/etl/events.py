@@ -12,8 +12,8 @@ from penstock.pipeline.etl.parsedtypes import YEARS
 from penstock.pipeline.etl.recordcolumns import HEADERS_TYPE, RECORD_HEADERS, RECORD_KEY, RECORD_VALUE
 
 if TYPE_CHECKING:
+    from penstock.pipeline.etl.ledger import TopicPartition
     from penstock.pipeline.etl.plan import Plan
-    from penstock.pipeline.etl.table import TopicPartition
 
 BAD = "_bad"
 GOOD = "_good"

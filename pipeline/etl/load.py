@@ -24,12 +24,13 @@ from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
 from penstock.pipeline import job
-from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
+from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, rowcounts, session, table
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import NOTHING, Transaction, Written
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
+from penstock.pipeline.etl.ledger import NightCommit, Range, Status, TopicPartition
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.options import Timeouts
@@ -53,7 +54,7 @@ SAID_EVERY_S = 60.0
 class Outcome:
     """What a call did with a night: `loaded`, `reloaded`, or `already` there."""
 
-    commit: table.NightCommit
+    commit: NightCommit
     did: Literal["loaded", "reloaded", "already"]
     seconds: float
 
@@ -186,7 +187,7 @@ class Load:
     # The plan
 
     def _plan(
-        self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool, covering: bool, at_once: bool
+        self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, covering: bool, at_once: bool
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
@@ -199,7 +200,7 @@ class Load:
         plan.persist(self._table, made)
         return made
 
-    def _reload_plan(self, night: Night, status: table.Status) -> plan.Plan:
+    def _reload_plan(self, night: Night, status: Status) -> plan.Plan:
         commit = status.night(str(night))
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
@@ -218,7 +219,7 @@ class Load:
             epochs=commit.epochs,
         )
 
-    def _next_plan(self, night: Night, status: table.Status, covering: bool, at_once: bool) -> plan.Plan:
+    def _next_plan(self, night: Night, status: Status, covering: bool, at_once: bool) -> plan.Plan:
         skipped = _skipped(night, status)
         if skipped and not covering:
             gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
@@ -286,7 +287,7 @@ class Load:
         """Spark; the first call starts it, for a night of so many offsets."""
         return self._engine.started(self._table.workspace / "spark", offsets)
 
-    def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:
+    def _run_around_rot(self, made: plan.Plan) -> NightCommit:
         """Load a persisted plan. Batches that Spark can't read are found and left out, for the rejects."""
         try:
             with session.failures_as_words(f"night {made.night}"):
@@ -308,7 +309,7 @@ class Load:
         with session.failures_as_words(f"night {made.night}"):
             return self._run(made)
 
-    def _run(self, made: plan.Plan) -> table.NightCommit:
+    def _run(self, made: plan.Plan) -> NightCommit:
         """Load a persisted plan."""
         spark = self._started(made.offsets)
         self._on_step(f"{made.night} reads {made.offsets:,} offsets")
@@ -318,7 +319,7 @@ class Load:
         failpoints.failpoint(ROWS_WRITTEN)
         if commit.rejects:
             self._keep_rejects(transaction, written, made)
-        elif (made.run, made.id) in table.reject_counts(self._rejects):
+        elif (made.run, made.id) in rowcounts.reject_counts(self._rejects):
             rejects.remove(spark, self._rejects, [(made.run, made.id)])
         # What was read is what was planned only if the topic wasn't made again or cut back meanwhile.
         self._runner.run(self._cut.check_same_log(made.ranges, made.topic_id, made.epochs))
@@ -328,7 +329,7 @@ class Load:
         self._log.debug("night %s is version %d of the table", made.night, version)
         return commit
 
-    def _write(self, transaction: Transaction, made: plan.Plan) -> tuple[Written, table.NightCommit]:
+    def _write(self, transaction: Transaction, made: plan.Plan) -> tuple[Written, NightCommit]:
         """Read the ranges once: rows and rejects to the transaction's files, counts to what will be committed."""
         records = events.read(self._started(), self._config["bootstrap.servers"], made, self._declared)
         counted, counts = events.observe(events.parse(records, self._declared), made)
@@ -354,12 +355,12 @@ class Load:
             found.append(rejects.of_batches(self._started(), zip(made.corrupt, data, strict=True)))
         rejects.write(self._started(), self._rejects, made, reduce(lambda left, right: left.unionByName(right), found))
         failpoints.failpoint(REJECTS_WRITTEN)
-        kept = table.reject_counts(self._rejects).get((made.run, made.id), 0)
+        kept = rowcounts.reject_counts(self._rejects).get((made.run, made.id), 0)
         if kept != expected:
             raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
         transaction.remove_rejects(written)
 
-    def _finish(self, commit: table.NightCommit) -> None:
+    def _finish(self, commit: NightCommit) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker. Raises EtlError."""
         try:
             self._clean_rejects_and_mark(commit)
@@ -369,7 +370,7 @@ class Load:
                 f"ready marker comes): run it again; {error}"
             ) from error
 
-    def _clean_rejects_and_mark(self, commit: table.NightCommit) -> None:
+    def _clean_rejects_and_mark(self, commit: NightCommit) -> None:
         status = table.status(self._table)
         stray = rejects.stray(self._rejects, status)
         if stray:
@@ -382,16 +383,16 @@ class Load:
             status = table.status(self._table)
 
 
-def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, int]]) -> table.NightCommit:
+def _commit_of(made: plan.Plan, counts: dict[TopicPartition, tuple[int, int]]) -> NightCommit:
     partitions = {}
     for tp, (start, end) in made.ranges.items():
         records, rows = counts.get(tp, (0, 0))
         records += sum(batch.records for batch in made.corrupt if (batch.topic, batch.partition) == tp)
-        partitions[tp] = table.Range(start, end, records, rows, records - rows)
-    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id, made.epochs)
+        partitions[tp] = Range(start, end, records, rows, records - rows)
+    return NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id, made.epochs)
 
 
-def _skipped(night: Night, status: table.Status) -> list[Night]:
+def _skipped(night: Night, status: Status) -> list[Night]:
     """The nights between the table's last one and this one. Raises Refused when it doesn't lie behind the last."""
     if not status.nights:
         return []

@@ -11,8 +11,7 @@ from typing import Any
 
 from penstock import failpoints
 from penstock.pipeline.etl.errors import EtlError, Refused, words_of
-from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
-from penstock.pipeline.etl.table import (
+from penstock.pipeline.etl.ledger import (
     WITHOUT_PLAN_ID,
     NightCommit,
     Status,
@@ -20,6 +19,7 @@ from penstock.pipeline.etl.table import (
     epochs_from_json,
     epochs_to_json,
 )
+from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 
 BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
 PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary file")

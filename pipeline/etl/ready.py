@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from penstock import failpoints
+from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
-from penstock.pipeline.etl.table import NightCommit
 
 READY_ASIDE = failpoints.declare("etl.ready_aside", "the ready marker is in its temporary file")
 AFTER_READY = failpoints.declare("etl.after_ready", "the ready marker is there")

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, Status
 from penstock.pipeline.etl.plan import CorruptBatch, Plan
+from penstock.pipeline.etl.rowcounts import reject_counts, rejects_partitioned_by
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import WITHOUT_PLAN_ID, Status, reject_counts, rejects_partitioned_by
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
 FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan

@@ -25,8 +25,8 @@ from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.partitioner import partition_for
 from penstock.pipeline.etl.cut import Cut
+from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.night import parse_night
-from penstock.pipeline.etl.table import NightCommit, Range
 from support.harness import BrokerProcess
 from support.patience import until
 from support.stages import StageProcess, write_properties

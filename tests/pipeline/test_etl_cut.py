@@ -22,8 +22,8 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.etl.cut import Cut, Ranges
 from penstock.pipeline.etl.errors import Refused
+from penstock.pipeline.etl.ledger import NightCommit, Range, Status
 from penstock.pipeline.etl.night import parse_night
-from penstock.pipeline.etl.table import NightCommit, Range, Status
 from support.etl_world import World, day_ms
 from support.harness import BrokerProcess
 from support.logs import put_back

@@ -17,7 +17,8 @@ import deltalake
 import pytest
 
 from penstock import failpoints
-from penstock.pipeline.etl import ready, table
+from penstock.pipeline.etl import ready, rowcounts, table
+from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.localstorage import LocalStorage
 from support.etl_world import IN_A_NIGHT, IN_A_RELOAD, WarmJvm, World
 from support.failpoint_cells import WHOLE, roles
@@ -121,7 +122,7 @@ def test_a_load_that_another_one_overtook_changes_nothing(world: World, tmp_path
     assert len({row["id"] for row in rows}) == len(rows) >= 5 * len(tried)
 
 
-def contents(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[table.NightCommit], list[str]]:
+def contents(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[NightCommit], list[str]]:
     """Rows, rejects, what the table says of its nights, and what their markers say."""
     tables = [deltalake.DeltaTable(path).to_pyarrow_table().to_pylist() for path in (world.table, f"{world.table}-rejects")]
     rows, rejects = (sorted(found, key=lambda row: (row["partition"], row["offset"])) for found in tables)
@@ -141,7 +142,7 @@ def check(folder: str) -> None:
     commits = table.committed(storage)
     assert [commit.night for commit in commits] == NIGHTS
     assert {reject["run"] for reject in kept} == {commits[0].run}
-    rows = table.rows_by_partition(storage)
+    rows = rowcounts.rows_by_partition(storage)
     for tp, count in rows.items():
         assert sum(commit.partitions[tp].rows for commit in commits) == count
     for commit in commits:

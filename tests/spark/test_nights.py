@@ -26,9 +26,10 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.sender import Sender
-from penstock.pipeline.etl import declared, delta, places, plan, ready, session, table
+from penstock.pipeline.etl import declared, delta, places, plan, ready, rowcounts, session, table
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
+from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.load import Load, Outcome
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
@@ -113,7 +114,7 @@ def test_each_record_is_a_row_of_its_day_once(world: World, run: Run) -> None:
     for partition in (0, 1):
         tp = (f"{world.topic}.deduped", partition)
         assert sum(commit.partitions[tp].records for commit in commits) == by_header.records[partition]
-        assert sum(commit.partitions[tp].rows for commit in commits) == table.rows_by_partition(world.storage)[tp]
+        assert sum(commit.partitions[tp].rows for commit in commits) == rowcounts.rows_by_partition(world.storage)[tp]
         assert commits[0].partitions[tp].end == commits[1].partitions[tp].start
         # The markers and aborted records make the offsets more than the records.
         assert commits[0].partitions[tp].end - commits[0].partitions[tp].start > commits[0].partitions[tp].records
@@ -550,9 +551,9 @@ def test_of_two_loads_at_once_one_commits(world: World, run: Run, spark: Any) ->
     another = plan.Plan("2013-01-03", 2, made.ranges)
     columns = declared.parse("id STRING", "id")
     one, two = (delta.Transaction(spark, world.storage, each, columns) for each in (made, another))
-    one.commit(table.NightCommit("2013-01-02", 2, {}))
+    one.commit(NightCommit("2013-01-02", 2, {}))
     with pytest.raises(Refused, match="another process"):
-        two.commit(table.NightCommit("2013-01-03", 2, {}))
+        two.commit(NightCommit("2013-01-03", 2, {}))
     with pytest.raises(Refused, match="overtaken"):
         delta.Transaction(spark, world.storage, another, columns)
     assert [commit.night for commit in table.committed(world.storage)] == ["2013-01-01", "2013-01-02"]

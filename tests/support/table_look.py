@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet
 
 from penstock.pipeline import job
-from penstock.pipeline.etl import places, ready, table
+from penstock.pipeline.etl import places, ready, rowcounts, table
 from penstock.pipeline.etl.storage import Storage
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         "ids": sorted(_column(storage, "id")),
         "reasons": sorted(_column(rejects, "reason")) if rejects.names(table.LOG) else [],
         "nights": [[commit.night, commit.run, commit.rows, commit.rejects] for commit in commits],
-        "audited": sum(table.rows_by_partition(storage).values()),
+        "audited": sum(rowcounts.rows_by_partition(storage).values()),
         "ready": [json.loads(storage.read(ready.ready_marker(commit.night)))["rows"] for commit in commits],
         "beside": {folder: storage.names(f"_penstock/{folder}") for folder in ("plans", "_READY")},
         "orphans": len(_files(storage) - set(_committed(storage))),
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _committed(storage: Storage) -> list[str]:
-    with table.delta_table(storage) as log:
+    with rowcounts.delta_table(storage) as log:
         return [fragment.path for fragment in log.to_pyarrow_dataset().get_fragments()]
 
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from penstock.cli import root
 from penstock.pipeline.etl.command import Show
+from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.load import Outcome
-from penstock.pipeline.etl.table import NightCommit, Range
 
 
 def test_the_help_says_what_holds_when_nothing_is_set() -> None:

@@ -18,9 +18,9 @@ from penstock.pipeline import job
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
+from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import parse_night
-from penstock.pipeline.etl.table import NightCommit, Range
 from support.patience import until
 
 NOBODY = "127.0.0.1:1"

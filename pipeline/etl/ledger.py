@@ -1,0 +1,153 @@
+"""The notes of nights, as the table's commits carry them.
+
+Each night's commit has, beside its rows, one `domainMetadata` action (domain `penstock.etl.night.DATE`)
+with the night's ranges and counts, and a `txn` action with the run number. Delta keeps the newest of each
+in every checkpoint, so both outlive the clean-up of old log files, which commit infos do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.pipeline.etl.errors import EtlError, words_of
+
+DOMAIN_PREFIX = "penstock.etl.night."
+RUN_APP_ID = "penstock.etl"
+FORMAT = 1
+WITHOUT_PLAN_ID = "none"
+"""What stands for the id of plans that were written before plans had one."""
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A partition's part of a night: offsets from start up to (not with) end, and what was found in them."""
+
+    start: int
+    end: int
+    records: int
+    rows: int
+    rejects: int
+
+
+@dataclass(frozen=True)
+class NightCommit:
+    """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
+    (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
+    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are the leader epochs
+    under which the ends of its ranges were seen, where they are noted."""
+
+    night: str
+    run: int
+    partitions: dict[TopicPartition, Range]
+    missing: tuple[str, ...] = field(default=())
+    topic_id: str = ""
+    nights: tuple[str, ...] = field(default=())
+    plan: str = WITHOUT_PLAN_ID
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """Data records read (control and aborted records are none)."""
+        return sum(part.records for part in self.partitions.values())
+
+    @property
+    def rows(self) -> int:
+        """Rows added to the table."""
+        return sum(part.rows for part in self.partitions.values())
+
+    @property
+    def rejects(self) -> int:
+        """Records that went to the rejects' table."""
+        return sum(part.rejects for part in self.partitions.values())
+
+    def to_json(self) -> str:
+        """The text that stands in the commit."""
+        ranges = [
+            [topic, partition, part.start, part.end, part.records, part.rows, part.rejects]
+            for (topic, partition), part in sorted(self.partitions.items())
+        ]
+        document = {
+            "format": FORMAT,
+            "night": self.night,
+            "run": self.run,
+            "ranges": ranges,
+            "missing": list(self.missing),
+            "topic_id": self.topic_id,
+            "nights": list(self.nights),
+            "plan": self.plan,
+            "epochs": epochs_to_json(self.epochs),
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> NightCommit:
+        """Read what `to_json` wrote. Raises EtlError when it is not that."""
+        try:
+            document = json.loads(text)
+            if document["format"] != FORMAT:
+                raise EtlError(
+                    f"the table's ledger has format {document['format']}, this version reads {FORMAT}: another one wrote it"
+                )
+            partitions = {
+                (str(topic), int(partition)): Range(*map(int, rest)) for topic, partition, *rest in document["ranges"]
+            }
+            topic_id, nights = str(document.get("topic_id", "")), tuple(map(str, document.get("nights", ())))
+            night, run, missing = str(document["night"]), int(document["run"]), tuple(document["missing"])
+            epochs = epochs_from_json(document.get("epochs", ()))
+            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", WITHOUT_PLAN_ID)), epochs)
+        except (ValueError, KeyError, TypeError) as error:
+            raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
+
+
+def epochs_to_json(epochs: Mapping[TopicPartition, int]) -> list[list[str | int]]:
+    """Leader epochs as they stand in a ledger and in a plan."""
+    return [[topic, partition, epoch] for (topic, partition), epoch in sorted(epochs.items())]
+
+
+def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Read what `epochs_to_json` gave. Raises ValueError or TypeError for what is not that."""
+    return {(str(topic), int(partition)): int(epoch) for topic, partition, epoch in entries}
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the table holds: its nights in order, the last run's number, and where the next night starts. `schema` is the
+    table's, as Delta's log has it in JSON; empty when there is no table."""
+
+    nights: list[NightCommit]
+    run: int
+    schema: str = ""
+
+    def night(self, night: str) -> NightCommit | None:
+        """The commit that a night is in."""
+        return next((commit for commit in self.nights if night == commit.night or night in commit.nights), None)
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Per partition, the offset behind the last one that any night took."""
+        ends: dict[TopicPartition, int] = {}
+        for commit in self.nights:
+            for partition, part in commit.partitions.items():
+                ends[partition] = max(ends.get(partition, 0), part.end)
+        return ends
+
+    @property
+    def epochs(self) -> dict[TopicPartition, int]:
+        """Per partition the leader epoch under which `ends` was seen, where it is noted."""
+        ends = self.ends
+        return {
+            tp: epoch
+            for commit in self.nights
+            for tp, epoch in commit.epochs.items()
+            if tp in commit.partitions and commit.partitions[tp].end == ends[tp]
+        }
+
+    @property
+    def topic_id(self) -> str:
+        """Which topic the table is loaded from; empty where that is not noted."""
+        return next((commit.topic_id for commit in reversed(self.nights) if commit.topic_id), "")
