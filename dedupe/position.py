@@ -5,15 +5,13 @@ The counters beside the offset survive any kill, and the audit compares them wit
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from penstock.dedupe import hints as ways
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import ranges
-from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.laggards import short
+from penstock.pipeline.stages.position import StagePosition
+from penstock.pipeline.stages.ranges import RangesText
 
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
 
@@ -24,12 +22,17 @@ def identity(stage: str, tp: TopicPartition) -> str:
 
 
 @dataclass(frozen=True)
-class Position:
+class Position(StagePosition):
     """The next input offset, and what is noted beside it. Counters are of records since the stage began:
     read = written + dropped + quarantined + moved.
     """
 
-    offset: int
+    writer = "dedupe worker"
+    order = (
+        *("topic_id", "output_id", "read", "written", "dropped", "quarantined", "without_id", "partitions", "output_end"),
+        *("unknown", "accepted", "misplaced", "decisions", "leader_epoch", "stopped", "stalled", "moved", "moved_id", "again"),
+    )
+
     topic_id: str
     """Of the input topic, hexadecimal."""
     output_id: str
@@ -46,20 +49,12 @@ class Position:
     """How many both topics had when the stage began; 0: not noted."""
     output_end: int = 0
     """The output offset behind the last batch written; 0: not noted."""
-    unknown: str = ""
+    unknown: RangesText = ""
     """Output offsets, `FIRST..LAST`, whose ids the store lacks and the output doesn't give, so that the worker stands still."""
-    accepted: str = ""
+    accepted: RangesText = ""
     """Ranges of such offsets that an operator has accepted."""
     misplaced: int = 0
     """Records read whose id belongs into another partition."""
-    decisions: int = 0
-    """How often operators have decided about the partition."""
-    leader_epoch: int = -1
-    """Of the last input batch passed; -1: none yet."""
-    stopped: str = ""
-    """Why the partition stands still until an operator has decided."""
-    stalled: str = ""
-    """Why it stands still, though the worker tries on."""
     moved: int = 0
     """Records that went to their right partition of `INPUT.moved`."""
     moved_id: str = ""
@@ -67,8 +62,6 @@ class Position:
     again: int = 0
     """What the output has beside what one reading of the inputs gives, before repeats are dropped, since operators have set the
     position: records that were read once more, less those that were passed over."""
-    committed_ms: int = field(default=-1, compare=False)
-    """When it was committed, with output or without; -1: by an earlier version."""
 
     def unknown_ids(self, complete_to: int, output_start: int) -> str:
         """The output offsets whose ids are unknown to a store that is complete to an offset, where the output's log starts
@@ -94,43 +87,12 @@ class Position:
             accepted[RANGES_MAX - 1 :] = [(accepted[RANGES_MAX - 1][0], accepted[-1][1])]
         return replace(self, unknown="", accepted=ranges.text_of(accepted))
 
-    def metadata(self) -> str:
-        """The text to commit now beside the offset; under Kafka's 4096 bytes."""
-        noted = replace(
-            self, stopped=short(self.stopped), stalled=short(self.stalled), committed_ms=time.time_ns() // 1_000_000
-        )
-        fields = asdict(noted)
-        del fields["offset"]
-        return json.dumps(fields, ensure_ascii=False)
-
     @classmethod
     def parse(
         cls, group: str, tp: TopicPartition, offset: int, metadata: str, read_with: TopicPartition | None = None
     ) -> Position:
         """A group's position of a partition, as it was committed; of moved records, `read_with` is the input partition whose
-        worker reads them. Raises OperatorNeeded when no dedupe worker wrote it.
+        worker reads them. Raises OperatorNeeded for what no dedupe worker wrote, or a newer version.
         """
-        position = _read(offset, metadata)
-        if position is None:
-            raise OperatorNeeded(
-                f"the position of {tp[0]}-{tp[1]} in group `{group}` is offset {offset} with metadata {metadata!r}, which no "
-                f"dedupe worker wrote: {ways.to_delete(group, tp)}, then {ways.to_move(read_with or tp)} says where to go on"
-            )
-        return position
-
-
-def _read(offset: int, metadata: str) -> Position | None:
-    """A position, or None for what isn't one."""
-    try:
-        position = Position(offset, **json.loads(metadata))
-    except (ValueError, TypeError):
-        return None
-    default = asdict(Position(0, "", ""))
-    is_whole = all(type(value) is type(default[name]) for name, value in asdict(position).items())
-    return position if is_whole and all(map(ranges.RANGES.fullmatch, (position.unknown, position.accepted))) else None
-
-
-def decisions_of(metadata: str) -> int | None:
-    """How often operators have decided about a committed position; None for one that no dedupe worker wrote."""
-    position = _read(0, metadata)
-    return None if position is None else position.decisions
+        begin = f"{ways.to_delete(group, tp)}, then {ways.to_move(read_with or tp)}"
+        return cls.from_text(offset, metadata, begin, f"the position of {tp[0]}-{tp[1]} in group `{group}`")

@@ -11,7 +11,6 @@ from pathlib import Path
 from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.position import decisions_of
 from penstock.dedupe.topics import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
@@ -20,6 +19,7 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
+from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.quarantine import Quarantine
 from penstock.pipeline.stages.stage import FETCH_BYTES, Stage
 from penstock.pipeline.stages.stagetopics import make_topic

@@ -36,7 +36,7 @@ from penstock.pipeline.stages.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.stages.identity import take_identity
-from penstock.pipeline.stages.laggards import short
+from penstock.pipeline.stages.position import short
 from penstock.pipeline.stages.quarantine import Quarantine
 from penstock.pipeline.stages.recordcount import records_of
 from penstock.pipeline.stages.sourcelog import SourceLog

@@ -149,7 +149,7 @@ class Desk:
 
     async def _position(self, lane: Identity) -> Position | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
-        return None if found is None else Position.read(*found, lane.way_to_begin())
+        return None if found is None else Position.from_text(*found, lane.way_to_begin())
 
     async def _readable(self, lane: Identity) -> Position | None:
         """The position, but none where somebody else wrote it, which is why a lane starts over."""

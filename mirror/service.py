@@ -15,7 +15,6 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.creation import create, outlived
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import decisions_of
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into
 from penstock.mirror.worker import CountsDiffer, Worker
@@ -23,6 +22,7 @@ from penstock.pipeline import job
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patiently
 from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
+from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.stage import Stage
 from penstock.pipeline.stages.topics import Topics
 

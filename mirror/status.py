@@ -138,7 +138,7 @@ def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, tar
         )
         return {**row, "state": "no position", "why": why}
     try:
-        position = Position.read(*found, lane.way_to_begin())
+        position = Position.from_text(*found, lane.way_to_begin())
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
     row |= {

@@ -93,7 +93,7 @@ class Worker:
         into = self.identity.into
         found = (await self._target.committed(self.identity.group, [into]))[into]
         if found is not None:
-            self.position = Position.read(*found, self._begin)
+            self.position = Position.from_text(*found, self._begin)
             self.position.check_target(self._into.topic_id, self._begin)
             self._sender.pin(into[0], self.position.target_id)
             return
@@ -180,7 +180,7 @@ class Worker:
         found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
         if found is None:
             return -1, False
-        position = Position.read(*found, self._begin)
+        position = Position.from_text(*found, self._begin)
         end = await self._source.end_offset(self.identity.partition, "read_committed")
         return position.offset, position.offset != end and not position.stopped
 

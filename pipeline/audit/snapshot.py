@@ -20,7 +20,8 @@ from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
-from penstock.pipeline.stages import laggards, ranges
+from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages.position import fields_of, why_standing
 from penstock.pipeline.stages.topics import Topics
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -80,11 +81,11 @@ class Snapshot:
 
 def _mark(offset: int, metadata: str) -> Mark:
     """A position as far as it can be read: the counts say what follows from what it lacks."""
-    fields = laggards.fields_of(metadata)
+    fields = fields_of(metadata)
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
     counters = {name: value for name, value in fields.items() if type(value) is int}
-    return Mark(offset, counters, known, laggards.why_standing(fields))
+    return Mark(offset, counters, known, why_standing(fields))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

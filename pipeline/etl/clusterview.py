@@ -13,7 +13,7 @@ from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.ledger import TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
-from penstock.pipeline.stages import laggards
+from penstock.pipeline.stages.position import fields_of, why_standing
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
@@ -41,9 +41,9 @@ class Position(NamedTuple):
 
 
 def _position(offset: int, metadata: str) -> Position:
-    fields = laggards.fields_of(metadata)
+    fields = fields_of(metadata)
     topic_id = fields.get("topic_id")
-    return Position(offset, topic_id if isinstance(topic_id, str) else "", laggards.why_standing(fields))
+    return Position(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields))
 
 
 class ClusterView:

@@ -5,6 +5,7 @@ topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
 completion   what a stop lets come to its end: turns, commits
 memory       what the lanes of a process hold, and when nothing more is fetched
+position     where a partition stands, as it is committed beside an offset
 laggards     partitions that stand still: why, or that nobody says so
 sourcelog    the log that a lane reads, held against what its position notes of it
 ranges       ranges of offsets as a position notes them

@@ -6,44 +6,20 @@ is read from, and knows after a while that nobody reads there; that works from a
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 
-REASON_MAX = 1000  # bytes of a reason in a position; Kafka takes 4096 of everything beside an offset
 STATES = ("stopped", "stalled", "silent", "no position", "not copied", "not begun")
 """The states in which a partition doesn't go on."""
 
 LONGEST_STEP_MS = 60_000  # the output cluster's limit for a transaction: the steps of a stage are over before
 SOON_MS = 10_000  # a partition that is behind for longer says so beside its state
 LOOK_AGAIN_S = 2.0  # beyond the linger: within that a stage that runs has read something of what waits
-
-
-def short(reason: str) -> str:
-    """A reason, cut where it takes more than `REASON_MAX` bytes of a position."""
-    while len(json.dumps(reason, ensure_ascii=False).encode()) > REASON_MAX:
-        reason = reason[: len(reason) * 9 // 10]
-    return reason
-
-
-def fields_of(metadata: str) -> dict[str, Any]:
-    """What a stage notes beside a committed offset, by name, as far as it can be read; empty for what no stage wrote."""
-    try:
-        fields = json.loads(metadata)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def why_standing(fields: Mapping[str, Any]) -> str:
-    """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
-    states = {"stopped": "STOPPED", "stalled": "STALLED"}
-    return next((f"{shown}: {fields[state]}" for state, shown in states.items() if fields.get(state)), "")
 
 
 def silent_after_ms(config: Config, linger_ms: int = 0) -> int:

@@ -7,6 +7,14 @@ from collections.abc import Iterable
 
 RANGES = re.compile(r"(\d+\.\.\d+(,\d+\.\.\d+)*)?")
 Range = tuple[int, int]
+RangesText = str
+
+
+def checked(text: str) -> RangesText:
+    """A text that was noted. Raises ValueError or TypeError for what are no ranges."""
+    if RANGES.fullmatch(text) is None:
+        raise ValueError
+    return text
 
 
 def parse(text: str) -> list[Range]:

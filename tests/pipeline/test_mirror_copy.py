@@ -109,7 +109,7 @@ def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, 
 def known(w: World) -> dict[int, Position | str]:
     """The positions in EWR, whenever they were committed; the text of one that no mirror wrote."""
     found = {partition: value for partition, value in w.positions("EWR").items() if value is not None}
-    return {p: text if text == "forgotten" else Position.read(offset, text, "") for p, (offset, text) in found.items()}
+    return {p: text if text == "forgotten" else Position.from_text(offset, text, "") for p, (offset, text) in found.items()}
 
 
 def copied_long_ago(w: World) -> None:

@@ -13,11 +13,11 @@ from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 BEGIN = "`penstock mirror begin EWR flights:3 --at OFFSET --because TEXT`"
-POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)
+POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), leader_epoch=3, records=100, rebuilt=2)
 
 
 def test_written_and_read() -> None:
-    assert Position.read(7, POSITION.metadata(), BEGIN) == POSITION
+    assert Position.from_text(7, POSITION.metadata(), BEGIN) == POSITION
     assert len(POSITION.metadata()) < 4096
 
 
@@ -31,7 +31,7 @@ def test_written_and_read() -> None:
 )
 def test_somebody_elses(text: str) -> None:
     with pytest.raises(OperatorNeeded, match=f"no mirror wrote.*: {BEGIN} says"):
-        Position.read(7, text, BEGIN)
+        Position.from_text(7, text, BEGIN)
 
 
 def test_another_topic() -> None:
@@ -48,7 +48,7 @@ def test_gaps_are_noted_as_ranges() -> None:
     assert (at.offset, at.gaps, at.gap_ranges) == (25, 15, "10..24")
     at = replace(at, offset=40).passing(45)
     assert (at.gaps, at.gap_ranges) == (20, "10..24,40..44")
-    assert Position.read(45, at.metadata(), BEGIN) == at
+    assert Position.from_text(45, at.metadata(), BEGIN) == at
     again = at.passing(12)  # what follows is copied after all
     assert (again.offset, again.gaps, again.gap_ranges) == (12, 2, "10..11")
     assert at.passing(0).gap_ranges == "" and at.passing(45) == at
