@@ -16,10 +16,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+
+from penstock import __version__
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -43,9 +44,7 @@ def main() -> None:
         sys.exit(f"the revision `{given.revision}` isn't made of small letters, digits and dots")
     os.umask(0o022)
     os.environ["SOURCE_DATE_EPOCH"] = _said(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]).strip() or "0"
-    with (ROOT / "pyproject.toml").open("rb") as text:
-        version = tomllib.load(text)["project"]["version"]
-    release = f"{version}+{given.revision}" if given.revision else version
+    release = f"{__version__}+{given.revision}" if given.revision else __version__
     given.out.mkdir(parents=True, exist_ok=True)
     try:
         print(Package("penstock", release, given.out, given.fast).build(_fill_base))
@@ -80,6 +79,8 @@ class Package:
         compiled = ["-q", "-s", str(self.tree), "-p", "/", "--invalidation-mode", "unchecked-hash"]
         _run([SYSTEM_PYTHON, "-m", "compileall", *compiled, str(self.site)])
         _write(self.prefix / "share" / "penstock" / f"{self.name}.cdx.json", _sbom(self))
+        licence = (HERE / "copyright").read_text().replace("@RELEASE@", self.release).replace("@PACKAGE@", self.name)
+        _write(self.tree / "usr" / "share" / "doc" / f"{self.name}-{self.release}" / "copyright", licence)
         return self._pack(control)
 
     def _forget_build_paths(self) -> None:
@@ -171,17 +172,8 @@ print(json.dumps([str(path) for path in jars.spark_jars(s3a=True)]))
 
 
 def _wheel() -> Path:
-    """Our wheel, from the modules that `make ext` compiled: they are put where setuptools would compile them to."""
-    base = WORK / "base"
-    machine = _said([sys.executable, "-c", "import sysconfig; print(sysconfig.get_platform())"]).strip()
-    library = base / f"lib.{machine}-cpython-311" / "penstock" / "pyx"
-    for module in (ROOT / "pyx").rglob("*.so"):
-        target = library / module.relative_to(ROOT / "pyx")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(module, target)
     wheels = WORK / "wheels"
-    command = [sys.executable, "setup.py", "-q", "build", "--build-base", str(base), "bdist_wheel"]
-    _run([*command, "--dist-dir", str(wheels), "--bdist-dir", str(WORK / "bdist")])
+    _run([sys.executable, str(ROOT / "deploy" / "wheel.py"), "--out", str(wheels)])
     (wheel,) = wheels.glob("*.whl")
     return wheel
 

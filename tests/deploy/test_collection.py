@@ -7,13 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.packages import COLLECTION, ROOT
+from penstock import __version__
+from support.packages import COLLECTION
 
 APPLIANCE = COLLECTION / "ansible_collections" / "penstock" / "appliance"
 ROLES = sorted(path.name for path in (APPLIANCE / "roles").iterdir())
@@ -121,8 +121,7 @@ def test_a_roles_variables_are_those_of_its_argument_specs(role: str) -> None:
 
 def test_the_example_is_of_the_version_that_is_built_here() -> None:
     variables = yaml(COLLECTION / "inventories" / "example" / "group_vars" / "all.yml")
-    with (ROOT / "pyproject.toml").open("rb") as text:
-        assert variables["penstock_version"] == tomllib.load(text)["project"]["version"]
+    assert variables["penstock_version"] == __version__
 
 
 def test_the_example_names_sources_once() -> None:

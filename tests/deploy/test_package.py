@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import __version__
 from support.fleet_world import Release
 from support.machines import base
 from support.packages import ROOT, build, in_a_box
@@ -24,11 +25,6 @@ UNITS = sorted((ROOT / "deploy" / "units").glob("*.service"))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and dpkg want root")
 needs_debian = pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="dpkg-shlibdeps is Debian's (dpkg-dev)")
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze isn't there")
-
-
-def version() -> str:
-    with (ROOT / "pyproject.toml").open("rb") as text:
-        return str(tomllib.load(text)["project"]["version"])
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +43,10 @@ def deb(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @needs_root
 @needs_debian
 def test_it_installs_and_serves_where_there_is_no_network(deb: Path, tmp_path: Path) -> None:
-    assert in_a_box(tmp_path, Path("/"), deb, "deb", f"penstock-{version()}") == [
+    assert in_a_box(tmp_path, Path("/"), deb, "deb", f"penstock-{__version__}") == [
         "/var/lib/penstock:/usr/sbin/nologin",
-        version(),
-        f"penstock, version {version()}",
+        __version__,
+        f"penstock, version {__version__}",
         "penstock broker 1 could start: properties, addresses and 1 data folders are right",
         "1000",
         "without byte code: ",
@@ -62,7 +58,7 @@ def test_it_installs_and_serves_where_there_is_no_network(deb: Path, tmp_path: P
 def test_a_bundle_is_all_that_a_bare_debian_needs(release: Release, tmp_path: Path) -> None:
     assert in_a_box(tmp_path, base(), release.archive, "bundle", release.version) == [
         "lo",
-        f"penstock, version {version()}",
+        f"penstock, version {__version__}",
         "1000",
         "java 17",
         "pyspark and deltalake",
@@ -94,7 +90,8 @@ def test_it_says_what_it_carries(deb: Path, tmp_path: Path) -> None:
     carried = {(one["name"].lower(), one["version"]) for one in json.loads(file.read_text())["components"]}
     lines = (ROOT / "deploy" / "deb" / "requirements.lock").read_text().splitlines()
     pinned = {tuple(line.split()[0].split("==")) for line in lines if not line.startswith("#")}
-    assert carried == pinned | {("penstock", version())}
+    assert carried == pinned | {("penstock", __version__)}
+    assert f"/{file.name} " in (tmp_path / f"usr/share/doc/penstock-{__version__}/copyright").read_text()
 
 
 LOCKS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import penstock
@@ -23,6 +23,12 @@ def penstock_says(*arguments: str, stdin: str = "") -> str:
 def test_the_package_is_the_installed_one() -> None:
     assert Path(sys.prefix) in Path(penstock.__file__).parents
     assert version("penstock") in penstock_says("--version")
+
+
+def test_the_licence_comes_along() -> None:
+    installed = distribution("penstock")
+    assert installed.metadata["License-Expression"] == "Apache-2.0"
+    assert "Apache License" in (installed.read_text("licenses/LICENSE") or "")
 
 
 def test_nothing_but_penstock_is_installed_at_the_top() -> None:

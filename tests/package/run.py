@@ -9,12 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+FOR_READERS = {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "ROADMAP.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
 
 
 def main() -> None:
@@ -24,6 +26,7 @@ def main() -> None:
         away.mkdir()
         lock = ROOT / "build" / "lock"  # only one setup.py at a time writes penstock.egg-info
         _run(["flock", str(lock), sys.executable, "-m", "build", "--outdir", str(made), str(ROOT)], away, quiet=True)
+        _look_into_sdist(*made.glob("*.tar.gz"))
         (wheel,) = made.glob("*.whl")
         environment = away / "venv"
         venv.create(environment, with_pip=True)
@@ -31,6 +34,14 @@ def main() -> None:
         _run([python, "-m", "pip", "install", "-q", str(wheel), "pytest"], away)
         shutil.copy(HERE / "installed.py", away / "test_installed.py")
         _run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_installed.py"], away)
+
+
+def _look_into_sdist(archive: Path) -> None:
+    """Exits unless it has what a reader of a published version looks for."""
+    with tarfile.open(archive) as sdist:
+        missing = FOR_READERS - {name.partition("/")[2] for name in sdist.getnames()}
+    if missing:
+        sys.exit(f"`{archive.name}` has no {', '.join(sorted(missing))}")
 
 
 def _run(command: list[str], folder: Path, *, quiet: bool = False) -> None:
