@@ -10,6 +10,10 @@ stageview   the stage of a pipeline's file, as those commands ask for it
 hints       the commands by which an operator goes on, as messages name them
 service     the stage as a process: a worker for each input partition
 worker      one input partition, deduplicated exactly once
+settings    what all workers of a stage share
+inputs      what a worker reads: its partition, and that of moved records
+seenids     the ids that a worker has seen, in memory and in its folder
+progress    what a worker says of its work
 topics      the topics of a worker: which there are, and whether they are the same as before
 opening     batches opened a few at a time; those that can't be opened are set aside
 ids         where a record's id is: its key, a header, or a field of its value

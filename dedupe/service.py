@@ -11,8 +11,9 @@ from pathlib import Path
 from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.settings import Settings
 from penstock.dedupe.topics import missing_topic
-from penstock.dedupe.worker import Settings, Worker
+from penstock.dedupe.worker import Worker
 from penstock.errors import KafkaError
 from penstock.hints import quoted
 from penstock.pipeline import job
@@ -143,7 +144,7 @@ class Dedupe(Stage):
         added = [Worker((topic, number), settings, self.target, self._source) for number in partitions]
         for worker in added:
             self.workers[worker.tp] = worker
-            worker.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")
+            worker.ids.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")
         for worker in added:
             self.lanes.begin(self.lanes.add(worker.tp, worker))
 

@@ -1,0 +1,89 @@
+"""What a worker reads: its partition of the input topic, and that of the topic of moved records once there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.dedupe import hints
+from penstock.dedupe.ids import IdSource
+from penstock.dedupe.position import Position
+from penstock.dedupe.settings import Settings
+from penstock.dedupe.sift import Misplaced, Rules
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.job import moved_topic
+from penstock.pipeline.stages.sourcelog import SourceLog
+
+
+@dataclass
+class Input:
+    """One log: how its records are judged, and where the worker stands in it."""
+
+    tp: TopicPartition
+    name: str
+    log: SourceLog
+    rules: Rules
+    position: Position
+
+
+class Inputs:
+    """`own` is the partition that the worker is of, `moved` that of moved records; iterated over, those that are read."""
+
+    def __init__(self, tp: TopicPartition, settings: Settings, admin: Admin, source: IdSource) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._source = source
+        self.own = self._input(tp, tp, "input topic", settings.misplaced)
+        # A record of INPUT.moved whose id belongs into yet another partition can't be moved once more: it stops the partition.
+        misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
+        self.moved = self._input(tp, (moved_topic(tp[0]), tp[1]), "topic of moved records", misplaced)
+
+    def _input(self, own: TopicPartition, tp: TopicPartition, name: str, misplaced: Misplaced) -> Input:
+        settings, go_on = self._settings, f"{hints.to_move(own)} says where to go on"
+        source_log = SourceLog(
+            self._admin,
+            tp,
+            "input",
+            lost=f"{go_on}, once you know what is missing",
+            cut=f"{go_on}, once you know what is missing or there twice",
+        )
+        rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced, were_moved=tp != own)
+        return Input(tp, name, source_log, rules, Position(0, "", ""))
+
+    def __iter__(self) -> Iterator[Input]:
+        """Moved records are read from when the position notes their topic on."""
+        yield self.own
+        if self.own.position.moved_id:
+            yield self.moved
+
+    async def learn(self) -> None:
+        """Take the positions that are committed. Raises OperatorNeeded for one that no worker wrote, KafkaError."""
+        committed = await self._admin.committed(self._settings.group, [self.own.tp, self.moved.tp])
+        for each in (self.own, self.moved):
+            found = committed[each.tp]
+            each.position = Position(0, "", "") if found is None else self._parse(each.tp, found)
+
+    def _parse(self, tp: TopicPartition, found: tuple[int, str]) -> Position:
+        return Position.parse(self._settings.group, tp, *found, self.own.tp)
+
+    def to_commit(self, changed: Mapping[TopicPartition, Position]) -> dict[TopicPartition, tuple[int, str]]:
+        """All positions that there are, with those that change: so none expires alone."""
+        positions = {each.tp: each.position for each in self if each.position.topic_id} | dict(changed)
+        if positions[self.own.tp].moved_id:
+            positions.setdefault(self.moved.tp, self.moved.position)
+        return {tp: (position.offset, position.metadata()) for tp, position in positions.items()}
+
+    async def look(self) -> tuple[int, bool]:
+        """The committed offset (the sum over what is read), and whether somebody has work there: input behind a position, or an
+        input that ends before it, and nothing stopped it."""
+        both = [self.own.tp, self.moved.tp]
+        committed = await self._admin.committed(self._settings.group, both, require_stable=False)
+        at, waits, stopped = 0, False, False
+        for tp, found in committed.items():
+            if found is not None:
+                position = self._parse(tp, found)
+                at += position.offset
+                stopped |= bool(position.stopped)
+                waits |= position.offset != await self._admin.end_offset(tp, "read_committed")
+        return at, waits and not stopped

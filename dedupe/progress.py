@@ -1,0 +1,55 @@
+"""What a worker says of its work while it works."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+from penstock.dedupe.position import Position
+from penstock.dedupe.sift import Sifted
+from penstock.log import Fields
+
+REPORT_S = 10.0  # how often a busy worker says where it is
+MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
+
+
+class Progress:
+    """The lines of one partition. `moved`: by way of which topic misplaced ids go; None where they pass. `by_key`: whether the
+    id is the record's key."""
+
+    def __init__(self, logger: Fields, moved: str | None, by_key: bool) -> None:
+        self._log = logger
+        self._moved = moved
+        self._by_key = by_key
+        self._reported = time.monotonic()
+        self._misplaced_again = 0.0
+
+    def misplaced(self, sifted: Sifted, at: Position) -> None:
+        """Say that ids belong elsewhere: once where such ids move, once a minute where they pass."""
+        if not sifted.misplaced or time.monotonic() < self._misplaced_again:
+            return
+        passes = self._moved is None
+        self._misplaced_again = time.monotonic() + MISPLACED_S if passes else math.inf
+        what = "repeats of them in other partitions aren't seen" if passes else f"they go there by way of `{self._moved}`"
+        if self._by_key:
+            what += "; where the producers use it (librdkafka: partitioner=murmur2_random) there are none"
+        say = self._log.warning if passes else self._log.info
+        say(
+            "%d of %d ids just read (the first at offset %d; %d of %d since the stage began) belong into another partition by "
+            "Kafka's murmur2: %s",
+            *(sifted.misplaced, sifted.read, sifted.misplaced_at, at.misplaced, at.read, what),
+        )
+
+    def report(self, behind: int, at: Position, stats: Mapping[str, int] | None) -> None:
+        """Say now and then what was done so far. `behind`: offsets that wait in what was read just now."""
+        if stats is None or time.monotonic() - self._reported < REPORT_S:
+            return
+        self._reported = time.monotonic()
+        window_s = max(0, time.time_ns() // 1_000_000 - stats["oldest_ms"]) // 1000 if stats["oldest_ms"] else 0
+        self._log.info(
+            "read %d, dropped %d, without id %d, misplaced %d, quarantined %d, behind %d; ids %d, database %d bytes in %d "
+            "files, window %d s",
+            *(at.read, at.dropped, at.without_id, at.misplaced, at.quarantined, max(0, behind)),
+            *(stats["ids_in_memory"] + stats["ids_in_files"], stats["size_bytes"], stats["files"], window_s),
+        )

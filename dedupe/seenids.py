@@ -1,0 +1,170 @@
+"""The ids that a worker has seen: those of its output, in memory and in the RocksDB of its folder.
+
+The output is the truth. What the store lacks is read again from there before any input is looked at (`repair.py`); ids are
+added only once the transaction that carries their records is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from penstock.dedupe import hints
+from penstock.dedupe.folder import StoreFolder, owner
+from penstock.dedupe.ids import IdSource
+from penstock.dedupe.position import Position
+from penstock.dedupe.repair import expires_soon, repair
+from penstock.dedupe.settings import Settings
+from penstock.dedupe.sift import Rules, Sifted, sift
+from penstock.failpoints import declare, failpoint
+from penstock.log import Fields
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pyx.ids.store import IdStore, RocksError
+from penstock.pyx.record.columns import Column
+from penstock.pyx.record.rawbatch import RawBatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FILE_WRITTEN = declare("dedupe.file_written", "a sorted file of ids is written, the database does not know it")
+FILE_INGESTED = declare("dedupe.file_ingested", "the database has the file, memory was emptied")
+
+
+class SeenIds:
+    """Of one partition. `folder` must be locked before anything else is called.
+
+    Calls raise OperatorNeeded where the database fails, AssertionError before `make_complete`.
+    """
+
+    def __init__(self, tp: TopicPartition, output: TopicPartition, settings: Settings, source: IdSource) -> None:
+        self.folder = StoreFolder.of(settings.data, tp)
+        self._tp = tp
+        self._output = output
+        self._settings = settings
+        self._source = source
+        self._store: IdStore | None = None
+        self._work: asyncio.Future[Any] | None = None
+        self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
+        self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
+
+    async def make_complete(self, admin: Admin, committed: Position, show_life: Callable[[], Awaitable[None]]) -> None:
+        """Open the store, and read what it lacks from the output; `show_life` is called now and then.
+
+        One that this process has open already may have ids beyond what was committed, so it is opened again.
+        Raises UnknownIds and other OperatorNeeded, KafkaError, OSError.
+        """
+
+        async def note(ids: Column, complete_to: int) -> None:
+            await self._add(ids, complete_to)
+            await show_life()
+
+        async with self._storing:
+            self._close_store()
+            with self._failures():
+                self.folder.claim(owner(self._output, committed.output_id, self._source), hints.to_rebuild(self._tp))
+                store = await self._in_thread(self._open)
+                self._memory_since = time.monotonic()
+                begins_at = store.complete_to
+                turn_bytes = self._settings.turn_bytes
+                await repair(admin, self._tp, self._output, store, self._source, note, turn_bytes, committed)
+                if committed.accepted and store.complete_to > begins_at:
+                    await self._spill()  # so that what was accepted once is not asked for again
+
+    def _open(self) -> IdStore:
+        settings = self._settings
+        self._store = IdStore(str(self.folder.database), settings.size_max_bytes, settings.memory_max_ids)
+        return self._store
+
+    @property
+    def _opened(self) -> IdStore:
+        assert self._store is not None, "take the identity first"
+        return self._store
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except RocksError as error:
+            raise OperatorNeeded(
+                f"the store failed: {error}; if the disk is full, make room and start again; if the database is damaged, "
+                f"{hints.to_rebuild(self._tp)}"
+            ) from None
+
+    async def sift(self, batches: Sequence[RawBatch], offset: int, rules: Rules) -> Sifted:
+        """Look the ids of batches up: which records go on. They are not added by this."""
+        with self._failures():
+            return await self._in_thread(sift, batches, offset, self._opened, rules)
+
+    async def add(self, ids: Column, complete_to: int) -> None:
+        """Ids of committed output; what was seen is complete to that output offset then."""
+        async with self._storing:
+            with self._failures():
+                await self._add(ids, complete_to)
+
+    async def _add(self, ids: Column, complete_to: int) -> None:
+        store, taken = self._opened, 0
+        while True:
+            now_ms = time.time_ns() // 1_000_000
+            taken = await self._in_thread(store.add, ids.data, ids.starts, ids.null, complete_to, now_ms, taken)
+            if store.is_full() or self._is_due():
+                await self._spill()
+            if taken == len(ids.null):
+                return
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
+
+    async def spill_in_time(self, output_start: int) -> None:
+        """Ids that only memory has become a file before their output is gone: after a while, or when the output's log
+        start is as close to them as they are many offsets.
+        """
+        if self._store is None or self._storing.locked():
+            return
+        if expires_soon(self._store, output_start) or self._is_due():
+            async with self._storing:
+                with self._failures():
+                    await self._spill()
+
+    async def _spill(self) -> None:
+        """Make a file of what came since the last one, if anything did."""
+        store = self._opened
+        self._memory_since = time.monotonic()
+        if store.reaches_to == store.kept_to and store.records_noted == 0:
+            return
+        await self._in_thread(store.write_file)
+        failpoint(FILE_WRITTEN)
+        await self._in_thread(store.ingest_file)
+        failpoint(FILE_INGESTED)
+
+    def stats(self) -> Mapping[str, int] | None:
+        """The store's figures; None where it isn't open."""
+        return None if self._store is None else self._store.stats()
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work on the store in a thread. A cancelled worker leaves it running: `close` waits for it."""
+        future = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        self._work = future
+        return await asyncio.shield(future)
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    async def close(self, logger: Fields) -> None:
+        """Make a file of the ids in memory, close the store and let others into the folder; without that file the next start
+        reads its ids from the output."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+        if self._store is not None:
+            try:
+                await self._spill()
+            except RocksError as error:
+                logger.warning("the ids in memory are not kept, the next start reads them from the output: %s", error)
+        self._close_store()
+        self.folder.unlock()
