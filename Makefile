@@ -58,9 +58,11 @@ build/stamp-venv: build/stamp-apt pyproject.toml requirements.lock
 	@touch $@
 
 # Moves the pins of requirements.lock and of the wheels that the Debian packages carry; look at the difference before it is committed.
+# `make lock KEEP=1` leaves the pins that stand, and adds those of new packages.
+KEEP ?=
 .PHONY: lock
 lock: build/stamp-venv
-	$(BIN)/python deploy/lock.py
+	$(BIN)/python deploy/lock.py $(if $(KEEP),--keep)
 
 # The Cython modules, compiled in place; only what changed is translated and compiled again.
 SOURCES := setup.py $(shell find penstock $(FOLDERS) -name '*.py[xd]' -o -name '*.api' -o -name '*.py' ! -name messages.py)
@@ -85,7 +87,7 @@ bench: build
 	$(BIN)/penstock bench $(BENCH)
 
 # Each checker by itself, as many at a time as there are processors; what one prints stays together.
-CHECKS := check-mypy check-ansible check-cython check-ruff check-imports
+CHECKS := check-mypy check-ansible check-stubs check-cython check-ruff check-imports check-spelling
 .PHONY: $(CHECKS)
 check: ext
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target -j $$(nproc) $(CHECKS)
@@ -96,8 +98,15 @@ check-cython:
 	$(BIN)/cython-lint pyx
 check-mypy:
 	$(BIN)/mypy
+# Each stub against its compiled module; tests/layout/stubs.allow says where they may differ.
+STUBS := $(subst /,.,$(basename $(shell find pyx -name '*.pyi')))
+check-stubs:
+	$(BIN)/stubtest --ignore-disjoint-bases --allowlist tests/layout/stubs.allow $(addprefix penstock.,$(STUBS))
 check-imports:
 	$(BIN)/lint-imports
+# Prose, comments and all else that git has, except the links to the folders.
+check-spelling:
+	@git ls-files -z -- . ':!*.lock' $(FOLDERS:%=':!penstock/%') | xargs -0 $(BIN)/codespell
 check-ansible:
 	cd deploy/ansible && ansible-lint --offline --strict --profile production
 

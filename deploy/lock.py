@@ -1,12 +1,14 @@
 """Writes the locks: every Python package that a build, a test or a Debian package gets, each file pinned by its hash.
 
-`make lock` runs it when a pin should move; read the difference before you commit it. One resolution gives all three files, so
-that what is tested is what the packages carry. The pins are for the Python and the processor that this runs on, those of the
-boxes. No line says from where a file comes: its hash says which one it is.
+`make lock` runs it when a pin should move, `make lock KEEP=1` when pyproject.toml names a new package. Read the difference
+before you commit it. One resolution gives all three files, so that what is tested is what the packages carry. The pins are
+for the Python and the processor that this runs on, those of the boxes. No line says from where a file comes: its hash says
+which one it is.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -22,12 +24,15 @@ TOOLS = ["pip", "wheel"]
 
 def main() -> None:
     """Writes the three files."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--keep", action="store_true", help="leave the pins that stand")
+    given = options.parse_args()
     with (ROOT / "pyproject.toml").open("rb") as text:
         declared = tomllib.load(text)
     project, extras = declared["project"], declared["project"]["optional-dependencies"]
     everything = [*TOOLS, *declared["build-system"]["requires"], *project["dependencies"]]
     everything += [one for requirements in extras.values() for one in requirements]
-    pins = resolve(everything)
+    pins = resolve(everything, standing() if given.keep else None)
     # With every other version fixed, the smaller sets are parts of the whole.
     base = resolve(project["dependencies"], pins)
     etl = resolve([*project["dependencies"], *extras["etl"]], pins)
@@ -35,6 +40,12 @@ def main() -> None:
     write(DEB / "requirements.lock", base, "What the package penstock carries")
     more = {name: pin for name, pin in etl.items() if name not in base}
     write(DEB / "requirements-etl.lock", more, "What the package penstock-etl carries")
+
+
+def standing() -> dict[str, str]:
+    """Name -> its line, of the lock as it is."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return {line.split("==")[0]: line for line in lines if not line.startswith("#")}
 
 
 def resolve(requirements: list[str], known: dict[str, str] | None = None) -> dict[str, str]:

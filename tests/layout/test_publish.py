@@ -1,4 +1,5 @@
-"""What a published version says of itself: one version and one licence, the same wherever they are written."""
+"""What a published version says of itself: one version and one licence, the same wherever they are written. And its tools:
+what a release refuses and writes, and hooks that fetch nothing."""
 
 from __future__ import annotations
 
@@ -63,3 +64,9 @@ def test_the_licence_is_there_whole() -> None:
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
     assert "END OF TERMS AND CONDITIONS" in text and text.endswith("limitations under the License.\n")
     assert "/usr/share/common-licenses/Apache-2.0" in (ROOT / "deploy" / "deb" / "copyright").read_text()
+
+
+def test_hooks_of_a_commit_fetch_nothing() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"^ +- repo: (.*)$", text, re.M) == ["local"]
+    assert set(re.findall(r"^ +language: (.*)$", text, re.M)) == {"system"}
