@@ -9,7 +9,8 @@ DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as 
 DIR/penstock-checkpoints    where each log begins and ends, as it was written last (pyx/log/checkpoint.py)
 DIR/penstock-log-ends       where each log ends, for the start after a kill -9 (pyx/log/endslots.pxd)
 DIR/.ballast                space that is given up when the disk is full (ballast.py)
-DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
+DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start. Ours holds a copy of
+                            `penstock-checkpoints`: {"version": 0, "checkpoints": "..."}
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
 DIR/metadata.db.changes     how many changes it has seen (store/sound.py)
 DIR/metadata.db.backup      a copy of it, and the one before, `metadata.db.backup.1` (backups.py)
@@ -21,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
 from penstock.durable import boot_id, replace_file, sync_folder
+from penstock.pyx.log.checkpoint import KAFKAS_STOP, OURS, settle
 from penstock.pyx.log.partitionfolder import LOG_FOLDER_FILES
 
 META, STORE = LOG_FOLDER_FILES
@@ -104,6 +107,7 @@ class DataFolder:
             # After a clean stop all is on the disk: a cut from now on is the only one that can take something. So it is where
             # nothing lies. After any other end what was written without a flush may still be lost, though this run flushes.
             began = boot_id() if was_clean or not has_logs else last.boot_id
+            settle(path, stop_text(path))
             lock.write(Last(began, flushes and (was_clean or is_new or last.flushed)))
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
@@ -144,8 +148,30 @@ class DataFolder:
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
         if clean:
-            replace_file(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}).encode())
+            mark_clean(self.path)
         self._lock.release()
+
+
+def mark_clean(path: Path) -> None:
+    """Say in a folder that everything is flushed, and what its checkpoints are. Raises OSError."""
+    said: dict[str, object] = {"version": 0}
+    with suppress(OSError, UnicodeDecodeError):  # There are none, or the next start says what is wrong with them.
+        said["checkpoints"] = (path / OURS).read_bytes().decode("ascii")
+    replace_file(path / CLEAN_SHUTDOWN, json.dumps(said).encode())
+
+
+def stop_text(path: Path) -> bytes | None:
+    """What a folder's checkpoints held at the clean stop that was the last one there, by its mark; KAFKAS_STOP: it was Apache
+    Kafka's. None: there was none, or its mark doesn't say it, as that of an older Penstock."""
+    try:
+        text = (path / CLEAN_SHUTDOWN).read_bytes()
+        said = json.loads(text or '{"brokerEpoch": -1}')  # Older Kafkas leave it empty.
+        if "brokerEpoch" in said:
+            return KAFKAS_STOP
+        held = said.get("checkpoints")
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return held.encode() if isinstance(held, str) else None
 
 
 def _meta(path: Path, node_id: int, expected: str | None) -> Identity:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, stop_text
 from penstock.broker.logs.lock import UNKNOWN, last_run
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logfiles import read_file
@@ -23,7 +23,7 @@ def missing(folder: Path, ends: Mapping[Path, int]) -> list[dict[str, Any]]:
     key, data = partition_of(folder.absolute().name), folder.absolute().parent
     if key is None or not (data / OURS).exists():
         return []
-    known = Checkpoints(str(data)).of(key, topic_id_in(folder) or bytes(16))
+    known = Checkpoints(str(data), stop_text(data)).of(key, topic_id_in(folder) or bytes(16))
     segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
     # What wasn't flushed a power cut may have taken.
     clean = (data / CLEAN_SHUTDOWN).exists()

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, mark_clean, stop_text
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logends import missing_from
@@ -110,6 +110,8 @@ def _repair(lost: Lost, checkpoints: Checkpoints, topic_id: bytes, reason: str) 
     if lost.begin is not None:  # Last: until then the next start says what is lost.
         checkpoints.begin_at(key, topic_id, lost.begin[1])
         checkpoints.write()
+        if stop_text(folder.absolute().parent):
+            mark_clean(folder.absolute().parent)
     return repaired
 
 
@@ -120,7 +122,7 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
         raise RepairError(f"`{folder}` is no folder of a partition, such as `DATA/orders-0`")
     data = folder.absolute().parent
     with _alone(data):
-        checkpoints, topic_id = Checkpoints(str(data)), topic_id_in(folder) or bytes(16)
+        checkpoints, topic_id = Checkpoints(str(data), stop_text(data)), topic_id_in(folder) or bytes(16)
         clean = (data / CLEAN_SHUTDOWN).exists()
         exact = clean or checkpoints.knows_end(key, topic_id)
         yield _look(folder, checkpoints.of(key, topic_id), clean, exact), checkpoints, topic_id

@@ -38,6 +38,11 @@ Where ours is missing (Kafka's folder) or damaged, only log starts are taken fro
 contradicts one keeps all its records: what was deleted is shown again rather than what was acknowledged hidden. Recovery
 then walks everything, and compaction begins again; both are slow but right.
 
+A clean stop leaves a copy of ours in its mark (`stop_text` in broker/logs/folder.py). The next start holds the file against
+it, and writes all four again as they were where somebody has changed them since, or has put older ones back. Kafka takes
+such a mark away, so it hasn't been here then. After a clean stop of Kafka's the ends of all logs are unknown, whatever its
+files say. A file that is gone stays gone: then an operator, or Kafka, has removed it.
+
 Crash story: ours is written first, beside, synced and renamed; then Kafka's, renamed but not synced. A kill between the
 two leaves Kafka's as they were before, which our file knows.
 """
@@ -55,7 +60,7 @@ from typing import NamedTuple
 from penstock import log
 from penstock.durable import replace_file
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.log.endslots import key_of, read_ends
+from penstock.pyx.log.endslots import NAME, key_of, read_ends
 from penstock.pyx.record.crc import crc32c
 
 OURS = "penstock-checkpoints"
@@ -77,6 +82,8 @@ _KAFKA_LINE = re.compile(r"kafka ([a-z-]+) (-|[0-9a-f]{8}) (-|[0-9a-f]{8})")
 _ENTRY = re.compile(r"(\S+) (0|[1-9]\d{0,9}) (0|[1-9]\d{0,18})", re.ASCII)
 _NOT_THERE = "-"
 _OFFSET_MAX = (1 << 63) - 1
+KAFKAS_STOP = b""
+"""Apache Kafka was the last one to stop here cleanly."""
 _NAMED = 3
 """How many partitions a sentence names."""
 
@@ -205,7 +212,8 @@ class Checkpoints:
     Only who writes waits for the disk: what is known is taken and told meanwhile.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, stopped: bytes | None = None) -> None:
+        """stopped: what our file held at the clean stop that was the last one here, or KAFKAS_STOP; None: nobody says it."""
         self._writing = threading.Lock()  # held while files are written, so that none replaces a newer one; taken before:
         self._lock = threading.Lock()  # what is known
         self._folder = Path(folder)
@@ -221,7 +229,7 @@ class Checkpoints:
         self.whole = True
         """Our file was there, and right, when it was read."""
         self._ends: dict[bytes, tuple[bytes, int]] = {}  # of logs that weren't opened yet, as their slots say them
-        self._load()
+        self._load(stopped)
 
     def of(self, key: Key, topic_id: bytes) -> Offsets:
         """What is known of a partition of that topic; nothing of another's of its name."""
@@ -430,7 +438,7 @@ class Checkpoints:
                 self._starts = starts
 
     # --- once, before anybody else has it -----------------------------------------------------------------------
-    def _load(self) -> None:
+    def _load(self, stopped: bytes | None) -> None:
         found: dict[str, bytes | None] = {}
         for name in KAFKAS:
             try:
@@ -442,29 +450,43 @@ class Checkpoints:
         try:
             data = _read(self._folder / OURS)
             if data is not None:
-                self._take(data, found)
+                self._take(data, found, stopped)
                 return
         except (OSError, ValueError) as error:
             why = str(error)
         self._take_kafkas(found[STARTS], why)
 
-    def _take(self, data: bytes, found: Mapping[str, bytes | None]) -> None:
-        """Take what our file says. Raises ValueError."""
+    def _take(self, there: bytes, found: Mapping[str, bytes | None], stopped: bytes | None) -> None:
+        """Take what our file says, or said at the stop before. Raises ValueError."""
+        data, by_us = there, False
+        if stopped:
+            try:
+                parse_offsets(stopped)
+                data, by_us = stopped, True
+            except ValueError:
+                pass  # The mark of the stop is damaged.
+        if data != there:
+            _log.warning(
+                "`%s` isn't as the last clean stop left it: it was damaged, or an older one was put back. What it held at that "
+                "stop holds", self._folder / OURS,
+            )  # fmt: skip
         self._offsets, kafkas = parse_offsets(data)
         self._lines = {key: format_line(key, known) for key, known in self._offsets.items()}
-        self._written, self._overdue = True, False
+        self._written, self._overdue = data == there, False
         self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
         self._unbound = {key for key, known in self._offsets.items() if known.topic_id is None}
         # An older Penstock, which doesn't know slots, was the last one here.
         self._ends = read_ends(str(self._folder)) if data.startswith(_HEAD) else {}
         for name in KAFKAS:
             if self._there[name] not in kafkas.get(name, ()):
-                if self._warn_of(name, found[name]):
+                if self._warn_of(name, found[name]) and not by_us:
                     self._forget_ends()
-                if name == CLEANED:
+                if name == CLEANED and not by_us:
                     self._take_compacted()
                 self._there[name] = ""
                 self._written = False
+        if stopped == KAFKAS_STOP:
+            self._forget_ends()
         if found[STARTS] is not None:
             self._starts |= set(read_checkpoint(self._folder / STARTS))
 
@@ -530,6 +552,18 @@ class Checkpoints:
                 return {entry.name for entry in entries if entry.name[-1].isdigit() and "-" in entry.name and entry.is_dir()}
         except OSError:
             return set()
+
+
+def settle(folder: Path, stopped: bytes | None) -> None:
+    """Make the files of a log folder say what holds after the clean stop that was the last one here; `stopped` as `Checkpoints`
+    takes it. It is called before the mark of that stop goes. Raises OSError."""
+    if stopped is None or not (folder / OURS).exists():
+        return
+    known = Checkpoints(str(folder), stopped)
+    if known.whole:
+        known.write()
+        if stopped == KAFKAS_STOP:
+            (folder / NAME).unlink(missing_ok=True)  # It tells of a life before Kafka's.
 
 
 def _differences(name: str, there: Mapping[Key, int], offsets: Mapping[Key, Offsets]) -> str:

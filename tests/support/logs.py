@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.broker.logs.folder import mark_clean, stop_text
 from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse_offsets
 from penstock.pyx.log.endslots import NAME
 from penstock.pyx.log.logmanager import LogManager, Offsets, Producer, UpkeepResult
@@ -188,6 +189,8 @@ def put_back(kept: Path, data: Path) -> None:
     offsets, sums = parse_offsets((data / OURS).read_bytes())
     del offsets[topic, int(partition)]
     (data / OURS).write_bytes(format_offsets([format_line(key, known) for key, known in offsets.items()], sums))
+    if stop_text(data):
+        mark_clean(data)
 
 
 def index_entries(path: Path, form: str) -> list[tuple[int, ...]]:
