@@ -51,6 +51,7 @@ FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
 MOVING = ".moving"
 """A file in a move's copy, from before it has the partition's name until the old folder has it no more. It holds the id of the
 folder that it is a copy of: the copy wasn't opened yet, so that all its batches are in that one."""
+_REMNANT = re.compile(rf".+-\d+\.[0-9a-f]{{32}}({FUTURE}|{DELETED})\Z")
 NEW = "it is new"
 _FUTURE = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{FUTURE}\Z")
 _BATCH_HEAD = struct.Struct(">qi4xb6xi")
@@ -105,6 +106,11 @@ def partition_of(name: str) -> Key | None:
     if found is None or found[1] in (".", "..") or str(int(found[2])) != found[2] or int(found[2]) >= 1 << 31:
         return None
     return found[1], int(found[2])
+
+
+def is_remnant(name: str) -> bool:
+    """Whether a start removes a folder of that name: a copy of a move that was cut short, or what a deletion has left."""
+    return _REMNANT.match(name) is not None
 
 
 class Placed(NamedTuple):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
 from penstock.broker.logs.folder import META
-from penstock.broker.tools.logends import missing
-from penstock.broker.tools.logfiles import read_file
+from penstock.broker.logs.logdirs import is_remnant
+from penstock.broker.tools.logfiles import Row, read_file
 from penstock.broker.tools.logrepair import LOST, Repaired, RepairError, accept, repair
+from penstock.broker.tools.logverify import verify
 from penstock.errors import os_error_text
 
 # What lies in a partition's folder is named by an offset; a folder may have others' files, such as a program's `spark.log`.
@@ -44,9 +46,10 @@ def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
     for path in _files(paths):
         if not as_json:
             click.echo(f"{path}:")
-        for row in _rows(path, with_records=records):
-            damaged = damaged or "damage" in row
-            click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
+        with _in_words():
+            for row in _unless_gone(path, read_file(path, with_records=records)):
+                damaged = damaged or "damage" in row
+                click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
     if damaged:
         raise SystemExit(1)
 
@@ -54,41 +57,31 @@ def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
 @command.command("verify")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
-def verify(paths: Sequence[Path], as_json: bool) -> None:
+def verify_files(paths: Sequence[Path], as_json: bool) -> None:
     """Check every batch and index of log folders, or of a whole data folder, where logs begin and end, and that no segment is
     missing; say what is damaged or missing.
 
-    The end of a segment that a running broker writes may look damaged for a moment.
+    A broker may run meanwhile: what it is copying or removing is left out, and files that it removes are counted. After a kill
+    nothing is damaged that the next start builds again.
 
     Example: penstock log verify data
     """
     files = list(_files(paths))
-    result: dict[str, Any] = {"files": len(files), "batches": 0, "records": 0, "bytes": 0, "damage": []}
-    ends: dict[Path, int] = {}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for path in progress.track(files, description="checking"):
-            result["bytes"] += path.stat().st_size
-            for row in _rows(path):
-                if "damage" in row:
-                    result["damage"].append({"file": str(path), **row})
-                elif "magic" in row:
-                    result["batches"] += 1
-                    result["records"] += row["count"]
-                    ends[path] = row["last_offset"] + 1
-        roots = [path for path in paths if path.is_dir()]
-        damaged = {row["file"] for row in result["damage"]}
-        for folder in sorted({path.parent for path in files if any(path.is_relative_to(root) for root in roots)}):
-            result["damage"] += [row for row in missing(folder, ends) if row["file"] not in damaged]
+    roots = [path for path in paths if path.is_dir()]
+    with Progress(console=Console(stderr=True), transient=True) as progress, _in_words():
+        task = progress.add_task("checking", total=len(files))
+        found = verify(files, lambda folder: any(folder.is_relative_to(root) for root in roots), lambda: progress.advance(task))
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(asdict(found)))
     else:
-        for found in result["damage"]:
-            click.echo(f"{found['file']} at {found['position']}: {found['damage']}")
+        for row in found.damage:
+            click.echo(f"{row['file']} at {row['position']}: {row['damage']}")
+        gone = f"; {found.gone} went away before they were read" if found.gone else ""
         click.echo(
-            f"{result['files']} files, {result['batches']:,} batches, {result['records']:,} records, "
-            f"{result['bytes']:,} bytes; damaged: {len(result['damage'])}"
+            f"{found.files} files, {found.batches:,} batches, {found.records:,} records, {found.bytes:,} bytes{gone}; "
+            f"damaged: {len(found.damage)}"
         )
-    if result["damage"]:
+    if found.damage:
         raise SystemExit(1)
 
 
@@ -166,28 +159,51 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        found = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
+        found = [Path(folder, name) for folder, names in _walk(path) for name in names]
         files = sorted(file for file in found if FILES.fullmatch(file.name))
         if not files and not (path / META).exists():
             raise click.ClickException(f"`{path}` has no file of a log: name a partition's folder, or a broker's data folder")
         yield from files
 
 
+def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A folder and those in it, without what the broker's next start removes there, and the names of their files."""
+    for folder, below, names in os.walk(path, onerror=_refuse_unless_gone):
+        below[:] = [name for name in below if not is_remnant(name)]
+        yield folder, names
+
+
+def _refuse_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        _refuse(error)
+
+
 def _refuse(error: OSError) -> None:
     raise click.ClickException(f"`{error.filename}` can't be read: {error.strerror}") from None
 
 
-def _rows(path: Path, *, with_records: bool = False) -> Iterator[dict[str, Any]]:
-    """The rows of a file. Raises ClickException for one of another kind, or that can't be read."""
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """ClickException in place of ValueError, for a file of another kind, and of OSError, for one that can't be read."""
     try:
-        yield from read_file(path, with_records=with_records)
+        yield
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         _refuse(error)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _unless_gone(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a file, or one that says that it isn't there any more."""
+    try:
+        yield from rows
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise
+        yield {"gone": "it went away before it was read"}
+
+
+def _line(row: Row) -> str:
     inner = row.pop("records", None)
     text = "  " + " ".join(f"{name}={_text(value)}" for name, value in row.items() if value is not None)
     lines = [text]

@@ -6,7 +6,7 @@ The formats are Kafka's: see segment.pxd, index.pxd, timeindex.pxd, txnindex.pxd
 
 from __future__ import annotations
 
-import mmap
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -32,6 +32,7 @@ KRAFT_CONTROL = {2: "leader change", 3: "snapshot header", 4: "snapshot footer",
 """Types of control records that KRaft's own log has besides the two markers."""
 KRAFT_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint")
 OFFSET_MAX = (1 << 63) - 1
+CHUNK_BYTES = 1 << 20
 SEGMENT = re.compile(r"[0-9]{20}\.log")
 SUMMED = ("index", "timeindex", "txnindex")
 FORMATS = ("not known", "2", "some of 0 or 1")
@@ -77,53 +78,65 @@ def batches(path: Path, with_records: bool) -> Iterator[Row]:
     """Every batch of a segment, checked; with its records if asked for. Raises OSError."""
     decode = DECODERS.get(path.resolve().parent.name.rpartition("-")[0])
     expected, limit = _bounds(path)
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        if size == 0:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            position = 0
-            while position < size:
-                try:
-                    # A copy, so that no row keeps the file mapped.
-                    raw = RawBatch(_batch_bytes(mapped, position))
-                    raw.check()
-                    row = _batch(raw, position)
-                    opened = records(raw) if with_records and not raw.is_control else None
-                except BatchError as error:
-                    if size == room_end(position) and not mapped[position:size].strip(b"\0"):
-                        return  # Room ahead for appends, of a broker that runs or was killed.
-                    yield {"position": position, "damage": f"{error}; {size - position} bytes from here on"}
-                    return
-                if opened is not None:
-                    row["records"] = [_record(record, decode) for record in opened]
-                yield row
-                # No checksum covers the base offset; older formats may have the last one there.
-                if (raw.base_offset if raw.magic >= 2 else raw.last_offset) < expected:
-                    yield {"position": position, "damage": f"offset {expected} or more was to come, or the batch before lies"}
-                elif raw.last_offset >= limit:
-                    yield {"position": position, "damage": f"its offsets go beyond {limit - 1}, where the segment ends"}
-                expected = raw.last_offset + 1
-                position += raw.size_in_bytes
+    # Not mapped: a broker that runs gives room ahead back, and a page that is gone ends a process.
+    with path.open("rb", buffering=0) as file:
+        fd, position = file.fileno(), 0
+        size = os.fstat(fd).st_size
+        while position < size:
+            try:
+                raw = RawBatch(_batch_bytes(fd, position, size))
+                raw.check()
+                row = _batch(raw, position)
+                opened = records(raw) if with_records and not raw.is_control else None
+            except BatchError as error:
+                if size == room_end(position) and _is_zero(fd, position, size):
+                    return  # Room ahead for appends, of a broker that runs or was killed.
+                yield {"position": position, "damage": f"{error}; {size - position} bytes from here on"}
+                return
+            if opened is not None:
+                row["records"] = [_record(record, decode) for record in opened]
+            yield row
+            # No checksum covers the base offset; older formats may have the last one there.
+            if (raw.base_offset if raw.magic >= 2 else raw.last_offset) < expected:
+                yield {"position": position, "damage": f"offset {expected} or more was to come, or the batch before lies"}
+            elif raw.last_offset >= limit:
+                yield {"position": position, "damage": f"its offsets go beyond {limit - 1}, where the segment ends"}
+            expected = raw.last_offset + 1
+            position += raw.size_in_bytes
 
 
 def _bounds(path: Path) -> tuple[int, int]:
     """The least offset of a segment, and where the next one begins."""
     if not SEGMENT.fullmatch(path.name):
         return 0, OFFSET_MAX
-    others = (other for other in path.parent.glob("*.log") if SEGMENT.fullmatch(other.name) and other.stat().st_size > 0)
-    after = (int(other.stem) for other in others if other.name > path.name)
-    return int(path.stem), min(after, default=OFFSET_MAX)
+    later = (other for other in path.parent.glob("*.log") if SEGMENT.fullmatch(other.name) and other.name > path.name)
+    return int(path.stem), next((int(other.stem) for other in sorted(later) if _has_bytes(other)), OFFSET_MAX)
 
 
-def _batch_bytes(mapped: mmap.mmap, position: int) -> bytes:
-    left = len(mapped) - position
-    if left < 12:
+def _has_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False  # Retention or compaction removed it just now.
+
+
+def _batch_bytes(fd: int, position: int, end: int) -> bytes:
+    """The bytes of the batch at a position of a file that ends there. Raises BatchError, OSError."""
+    head = os.pread(fd, 12, position)
+    length = struct.unpack_from(">i", head, 8)[0] if len(head) == 12 else 0
+    if length < 14 or length + 12 > end - position:
         raise BatchError(f"no whole batch at position {position}", 2, -1)
-    (length,) = struct.unpack_from(">i", mapped, position + 8)
-    if length < 14 or length + 12 > left:
-        raise BatchError(f"no whole batch at position {position}", 2, -1)
-    return mapped[position : position + 12 + length]
+    return os.pread(fd, 12 + length, position)
+
+
+def _is_zero(fd: int, position: int, end: int) -> bool:
+    """Whether a file has nothing but zeros in a range, or ends there by now."""
+    while position < end:
+        piece = os.pread(fd, min(CHUNK_BYTES, end - position), position)
+        if piece.strip(b"\0"):
+            return False
+        position += len(piece) or end
+    return True
 
 
 def _batch(raw: RawBatch, position: int) -> Row:

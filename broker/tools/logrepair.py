@@ -22,7 +22,7 @@ from typing import NamedTuple
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN, mark_clean, stop_text
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
-from penstock.broker.tools.logends import missing_from
+from penstock.broker.tools.logends import missing_from, segments
 from penstock.broker.tools.logfiles import read_file
 from penstock.durable import replace_file, sync_folder
 from penstock.hints import quoted
@@ -130,15 +130,15 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
 
 def _look(folder: Path, known: Offsets, clean: bool, exact: bool) -> Lost:
     """What a folder lacks. clean: the last stop was. exact: the log ended where it is known to have ended, and not later."""
-    segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
-    following: list[Path | None] = [*segments[1:], None][: len(segments)]
-    found = [_corrupt_ranges(path, after, known, clean, exact) for path, after in zip(segments, following, strict=True)]
+    there = segments(folder)
+    following: list[Path | None] = [*there[1:], None][: len(there)]
+    found = [_corrupt_ranges(path, after, known, clean, exact) for path, after in zip(there, following, strict=True)]
     found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
     damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
-    first = int(segments[0].stem) if segments else known.log_end
-    begun = known.begin if segments or known.begin >= 0 else known.log_start
+    first = int(there[0].stem) if there else known.log_end
+    begun = known.begin if there or known.begin >= 0 else known.log_start
     begin = (begun, first) if 0 <= begun < first else None
-    return Lost(folder, damaged, segments[-1] if segments else None, begin, known.log_end)
+    return Lost(folder, damaged, there[-1] if there else None, begin, known.log_end)
 
 
 def _row(path: Path, one: CorruptRange, aside: Path | None) -> Repaired:
