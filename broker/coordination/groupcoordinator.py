@@ -248,6 +248,8 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._newest = {}
 
     def _load_marker(self, partition: int, raw: RawBatch) -> None:
+        if raw.record_count == 0:
+            return  # Compaction emptied it, as nothing is left of its transaction; its header says the producer's epoch.
         try:
             commit = marker_type(raw) == "commit"
         except BatchError as error:
