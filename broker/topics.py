@@ -44,6 +44,7 @@ from penstock.broker.store.base import (
 from penstock.broker.store.values import Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
 from penstock.broker.topicnodes import check_topic_ids, config_json, read_topic, state_json, to_json, topic_json
+from penstock.broker.turns import Turns
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
@@ -67,8 +68,13 @@ _log = log.get(__name__)
 T = TypeVar("T")
 
 
-def check_changes(count: int) -> None:
-    """Raise KafkaError if a request asks for so much that it would keep others from their changes for long."""
+async def check_changes(turns: Turns, changes: Iterable[int]) -> None:
+    """Raise KafkaError if a request asks for so much that it would keep others from their changes for long; `changes`: those
+    for each topic that it names, which are counted in turns."""
+    count = 0
+    for each in changes:
+        await turns.take()
+        count += each
     if count > CHANGES_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

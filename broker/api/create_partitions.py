@@ -26,8 +26,7 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
     """Grow one topic after the other; one that fails does not touch the others."""
     names = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
-    known = [(topic, context.topics.get(topic.name)) for topic in request.topics]
-    check_changes(sum(max(0, topic.count - len(there.partitions)) for topic, there in known if there is not None))
+    await check_changes(call.turns, (_changes(context, topic) for topic in request.topics))
     deadline = context.patience.deadline(request.timeout_ms)
     for topic in {topic.name: topic for topic in request.topics}.values():
         await call.turns.take()
@@ -43,6 +42,12 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
             result.error_code, result.error_message = error.code, error.what
         response.results.append(result)
     return response
+
+
+def _changes(context: Context, wanted: CreatePartitionsRequest.CreatePartitionsTopic) -> int:
+    """How many partitions are new."""
+    topic = context.topics.get(wanted.name)
+    return 0 if topic is None else max(0, wanted.count - len(topic.partitions))
 
 
 def _check_name(name: str) -> None:

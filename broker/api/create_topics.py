@@ -31,7 +31,7 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     """Create one after the other; one that fails does not touch the others."""
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
-    check_changes(sum(_changes(wanted) for wanted in request.topics if context.topics.get(wanted.name) is None))
+    await check_changes(call.turns, (_changes(context, wanted) for wanted in request.topics))
     deadline = context.patience.deadline(request.timeout_ms)
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
         await call.turns.take()
@@ -46,8 +46,10 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     return response
 
 
-def _changes(wanted: Wanted) -> int:
-    """What a new topic is in the metadata: itself, its partitions and its configs."""
+def _changes(context: Context, wanted: Wanted) -> int:
+    """What a new topic is in the metadata: itself, its partitions and its configs. Of one that is there nothing is made."""
+    if context.topics.get(wanted.name) is not None:
+        return 0
     return 1 + max(wanted.num_partitions, len(wanted.assignments), 1) + len(wanted.configs)
 
 

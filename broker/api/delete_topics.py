@@ -28,7 +28,8 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     response = DeleteTopicsResponse()
     times = Counter(wanted)
     find = context.topics
-    check_changes(sum((find.get_by_id(one) if name is None else find.get(name)) is not None for name, one in times))
+    there = ((find.get_by_id(one) if name is None else find.get(name)) is not None for name, one in times)
+    await check_changes(call.turns, there)
     deadline = context.patience.deadline(request.timeout_ms)
     for name, topic_id in times:
         await call.turns.take()

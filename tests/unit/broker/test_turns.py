@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 
 from penstock.broker import Broker, turns
-from penstock.broker.api import describe_configs
+from penstock.broker.api import create_partitions, create_topics, delete_topics, describe_configs
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.resources import BROKER
 from penstock.broker.topics import CHANGES_MAX
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.header import encode_request
 from support.asking import create, end_offset
@@ -37,6 +38,14 @@ def test_configs_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
         config=load(), topics=SimpleNamespace(get=lambda name: SimpleNamespace(configs={})), node_id=1
     )
     resources = [Asked(resource_type=2, resource_name=f"t{number}") for number in range(MANY)]
+    request = messages.DescribeConfigsRequest(resources=resources)
+    answer, others = beside_others(describe_configs.handle(context, request, Call(4, None, "", "")))
+    assert len(answer.results) == MANY
+    assert others >= MANY
+
+
+def beside_others(handled: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
+    """What a handler answers or raises, and how often the loop did other work meanwhile."""
     others = 0
 
     async def other(work: asyncio.Task[Any]) -> None:
@@ -46,12 +55,33 @@ def test_configs_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None
             await asyncio.sleep(0)
 
     async def run() -> Any:
-        request = messages.DescribeConfigsRequest(resources=resources)
-        work = asyncio.create_task(describe_configs.handle(context, request, Call(4, None, "", "")))
+        work = asyncio.create_task(handled)
         await other(work)
-        return await work
+        return work.exception() or work.result()
 
-    assert len(asyncio.run(run()).results) == MANY
+    return asyncio.run(run()), others
+
+
+@pytest.mark.parametrize(
+    ("handler", "request_of_many"),
+    [
+        (create_topics, messages.CreateTopicsRequest(topics=[Wanted(name=f"t{n}", num_partitions=9_999) for n in range(MANY)])),
+        (
+            create_partitions,
+            messages.CreatePartitionsRequest(
+                topics=[messages.CreatePartitionsRequest.CreatePartitionsTopic(name=f"u{n}", count=9_999) for n in range(MANY)]
+            ),
+        ),
+        (delete_topics, messages.DeleteTopicsRequest(topic_names=[f"u{n}" for n in range(CHANGES_MAX + 1)])),
+    ],
+    ids=["create", "grow", "delete"],
+)
+def test_what_is_too_much_is_counted_in_turns(monkeypatch: pytest.MonkeyPatch, handler: Any, request_of_many: Any) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    there = SimpleNamespace(partitions=[])
+    context: Any = SimpleNamespace(topics=SimpleNamespace(get=lambda name: there if name[0] == "u" else None))
+    refused, others = beside_others(handler.handle(context, request_of_many, Call(1, None, "", "")))
+    assert isinstance(refused, KafkaError) and refused.code == ErrorCode.POLICY_VIOLATION
     assert others >= MANY
 
 
