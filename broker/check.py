@@ -10,12 +10,13 @@ import errno
 import fcntl
 import os
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, refused
-from penstock.broker.logs.folder import HAS_STORE, META, STORE, FolderError, read_meta
+from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, read_meta
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import ids_of
 from penstock.broker.logs.overlap import overlap
@@ -54,6 +55,42 @@ def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener],
         said = ", ".join(f"`{folder}` to {cluster}" for cluster, folder in clusters.items())
         found.append(f"the data folders belong to several clusters: {said}")
     return found
+
+
+def offline(node_id: int, folders: Sequence[Path], forget: Path | None = None) -> list[str]:
+    """The log folders that the metadata store knows, places partitions in, and that a start would not find: sentences. Such a
+    start works, without them. forget: a log folder to give up."""
+    store, name = folders[0] / STORE, paths.log_dirs(node_id)
+    try:
+        data = sound.node(store, name) if store.is_file() else None
+        if data is None:
+            return []
+        known = Fields.read(name, data).texts("dirs")
+        held = Counter(
+            Fields.read(path, state).text_of_one("directories")
+            for path, state in sound.below(store, paths.TOPICS).items()
+            if path.endswith("/state")
+        )
+        metas = [folder / META for folder in folders if (folder / META).is_file()]
+        there = {read_meta(meta, node_id)[1].get(DIRECTORY_ID, "") for meta in metas}
+        given_up = set() if forget is None else ids_of(forget, known)
+    except (FolderError, OSError, StoreError):
+        return []  # `faults` says it
+    lost = {one: Path(path) for one, path in known.items() if held[one] and one not in there | given_up}
+    return [
+        f"the log folder `{path}` {_absence(path, folders)}: its {held[one]} partitions would answer KAFKA_STORAGE_ERROR"
+        for one, path in lost.items()
+    ]
+
+
+def _absence(path: Path, folders: Sequence[Path]) -> str:
+    if path not in [folder.absolute() for folder in folders]:
+        return "was there before and isn't in `log.dirs` now"
+    if not path.is_dir():
+        return "was there before and is missing now (is its disk mounted?)"
+    if not (path / META).is_file():
+        return "was there before and is empty now (is its disk mounted?)"
+    return "was there before and is another folder now"
 
 
 def _forgettable(node_id: int, store: Path, forget: Path) -> list[str]:

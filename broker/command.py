@@ -149,7 +149,13 @@ def _check(node_id: int, folders: list[Path], listeners: list[Listener], forget:
         click.echo(f"penstock: {fault}", err=True)
     if found:
         sys.exit(1)
-    print(f"penstock broker {node_id} could start: properties, addresses and {len(set(folders))} data folders are right")
+    lost = check.offline(node_id, folders, forget)
+    for one in lost:
+        click.echo(f"penstock: {one}", err=True)
+    so_far = f", but {len(lost)} log folders would be offline" if lost else ""
+    print(
+        f"penstock broker {node_id} could start: properties, addresses and {len(set(folders))} data folders are right{so_far}"
+    )
 
 
 async def _serve(server: Server, folders: list[Path]) -> None:

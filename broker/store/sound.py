@@ -95,6 +95,14 @@ def node(path: Path, name: str) -> bytes | None:
     return None if found is None else bytes(found[0])
 
 
+def below(path: Path, name: str) -> dict[str, bytes]:
+    """The bytes of all nodes below one, by their paths. Raises CorruptStoreError, NewerStoreError, StoreDiskError."""
+    with failures(path, name), _read_only(path) as database:
+        _facts(path, database)
+        found = database.execute("SELECT path, data FROM node WHERE substr(path, 1, ?) = ?", (len(name) + 1, f"{name}/"))
+        return {each: bytes(data) for each, data in found}
+
+
 def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:
     """The table `about`; empty: there is none, in a file of an earlier format."""
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is None:

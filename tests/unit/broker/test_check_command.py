@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -55,6 +57,34 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], cod
     done = check("--data", str(tmp_path / "data"), *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("change", ["out of log.dirs", "missing", "empty", "another"])
+def test_log_folders_that_a_start_would_not_find_are_named(tmp_path: Path, change: str) -> None:
+    first, second = tmp_path / "a", tmp_path / "b b"
+    both = {"log.dirs": f"{first},{second}"}
+    broker = BrokerProcess(first, both).start()
+    make = [sys.executable, "-m", "penstock", "topics", "create", "events", "-p", "4", "-b", broker.bootstrap]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    broker.stop()
+    dirs = str(first) if change == "out of log.dirs" else f"{first},{second}"
+    assert "offline" not in check("--set", f"log.dirs={both['log.dirs']}").stdout
+    if change != "out of log.dirs":
+        second.rename(tmp_path / "gone")
+    if change == "empty":
+        second.mkdir()
+    if change == "another":
+        shutil.copytree(tmp_path / "gone", second)
+        meta = second / "meta.properties"
+        meta.write_text(re.sub("directory.id=.*", "directory.id=AAAAAAAAAAAAAAAAAAAAAQ", meta.read_text()))
+    done = check("--set", f"log.dirs={dirs}")
+    assert done.returncode == 0, "a start works, without that folder"
+    assert "1 log folders would be offline" in done.stdout
+    words = {"out of log.dirs": "isn't in `log.dirs` now", "another": "is another folder now"}.get(change, f"is {change} now")
+    assert f"the log folder `{second}` was there before and {words}" in done.stderr
+    assert re.search(r"its \d+ partitions would answer KAFKA_STORAGE_ERROR", done.stderr)
+    forgotten = check("--set", f"log.dirs={dirs}", "--forget-log-dir", str(second))
+    assert "offline" not in forgotten.stdout + forgotten.stderr
 
 
 def test_an_address_that_the_start_would_not_get(tmp_path: Path) -> None:
