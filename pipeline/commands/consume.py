@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
 from penstock.pipeline.commands.common import MOMENTS, admin_only, chosen_partitions, cluster, moment
 from penstock.pipeline.options import Invocation
 
@@ -79,6 +80,11 @@ def command(
             reading.commit()  # A file is whole now.
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
+    except CorruptBatchError as error:
+        where = f"`penstock consume {quoted(f'{error.tp[0]}:{error.tp[1]}')} --from @{error.next_offset}`"
+        raise click.ClickException(
+            f"{error}; {where} goes on behind it, and `penstock log verify` on the broker's machine says what is damaged"
+        ) from None
     count = reading.count
     if path is not None:
         invocation.say(f"{count} records in {path}", file=str(path), records=count)

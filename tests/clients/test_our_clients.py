@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -639,15 +642,14 @@ def corrupt(value: bytes) -> bytes:
     return bytes(batch)
 
 
-@pytest.mark.parametrize("as_columns", [False, True])
-def test_a_corrupt_batch_stops_its_partition_until_it_is_passed(
-    shared_broker: BrokerProcess, new_topic: Callable[[str], str], as_columns: bool
-) -> None:
-    """A broker opens every batch and refuses this one, unless it is to believe headers."""
-    topic = new_topic("corrupt")
+def write_corrupt(bootstrap: str, topic: str) -> None:
+    """A good batch, a corrupt one and two good ones; in another partition a good one.
+
+    A broker opens every batch and refuses the corrupt one, unless it is to believe headers.
+    """
 
     async def write() -> None:
-        async with Admin(shared_broker.bootstrap) as client:
+        async with Admin(bootstrap) as client:
             await client.create_topics({topic: 2}, configs={"penstock.validate.records": "headers"})
             sender = Sender(client, idempotent=False)
             for p, batches in {0: ["good", "bad", "good", "good"], 1: ["good"]}.items():
@@ -658,6 +660,34 @@ def test_a_corrupt_batch_stops_its_partition_until_it_is_passed(
                     await sender.submit((topic, p), [data])
 
     asyncio.run(write())
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--columns", "records.parquet"]], ids=["lines", "json", "columns"])
+def test_a_corrupt_batch_ends_the_command_with_the_way_past_it(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], tmp_path: Path, form: list[str]
+) -> None:
+    topic = new_topic("corrupt-command")
+    write_corrupt(shared_broker.bootstrap, topic)
+    command = [sys.executable, "-m", "penstock", "consume", "-b", shared_broker.bootstrap, *form]
+
+    def consume(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    stopped = consume(f"{topic}:0", "--from", "earliest")
+    (said,) = stopped.stderr.strip().splitlines()
+    assert stopped.returncode == 1
+    assert f"`{topic}` partition 0: the batch at offset 1 cannot be read" in said
+    way = re.search(r"`penstock consume (.*?)` goes on", said)
+    assert way is not None
+    assert consume(*shlex.split(way[1])).returncode == 0
+
+
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_a_corrupt_batch_stops_its_partition_until_it_is_passed(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], as_columns: bool
+) -> None:
+    topic = new_topic("corrupt")
+    write_corrupt(shared_broker.bootstrap, topic)
     with Consumer(shared_broker.bootstrap, **EARLY) as consumer:
 
         def poll() -> list[tuple[int, int]]:
