@@ -105,7 +105,7 @@ class Invocation:
         table = Table(box=None, pad_edge=False, title_justify="left")
         for name in rows[0]:
             number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=number)
         for row in rows:
             table.add_row(*(_text(value) for value in row.values()))
         console = Output()

@@ -206,7 +206,8 @@ def limits(facts: Facts) -> Iterator[Finding]:
     level = "good" if facts.open_files >= OPEN_FILES else "warning"
     yield Finding(
         "open files", level, str(facts.open_files), f"at least {OPEN_FILES}",
-        "a partition takes some descriptors, a connection one (the unit has a limit of its own: `LimitNOFILE=`)", "ulimit -Hn",
+        "a partition takes some descriptors, a connection one",
+        f"`LimitNOFILE={OPEN_FILES}` in the unit, `ulimit -n {OPEN_FILES}` in a shell",
     )  # fmt: skip
 
 

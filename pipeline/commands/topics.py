@@ -36,7 +36,7 @@ def command() -> None:
 @click.option("--internal", is_flag=True, help="Internal topics too.")
 @cluster
 def list_topics(invocation: Invocation, internal: bool) -> None:
-    """List topics with their partitions and records.
+    """List topics with their partitions and offsets.
 
     Example: penstock topics list
     """
