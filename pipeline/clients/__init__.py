@@ -14,7 +14,7 @@ outgoing     records to send, as columns
 recordid     ids for records that have none
 producer     `Producer`
 consumer     `Consumer`
-group        a consumer's membership of its group
+membership   a consumer's membership of its group
 assignors    how a group's leader shares partitions out
 background   an asyncio loop in a thread, under the synchronous clients
 """

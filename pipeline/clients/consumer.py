@@ -29,7 +29,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.background import BackgroundLoop
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
-from penstock.pipeline.clients.group import Membership
+from penstock.pipeline.clients.membership import Membership
 from penstock.pyx.record import columns
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
