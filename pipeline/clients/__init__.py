@@ -5,7 +5,13 @@ connection   one connection to a broker
 backoff      pauses between tries
 metadata     what a client knows of a cluster: brokers, topics, leaders
 properties   the clients' properties: Kafka's names and defaults
-admin        topics, configs, offsets, groups
+partitionlists  partitions and offsets as requests list them
+fanout       one question to several brokers
+topics       topics: create, grow, delete
+configs      configs of topics, brokers, groups
+logs         offsets of logs, log folders
+groups       committed offsets, groups
+admin        `Admin`: a client with all of these as its methods
 fetcher      raw batches out of a cluster
 sender       batches to partition leaders, in order, sent again as the same bytes
 transaction  raw batches in, exactly once

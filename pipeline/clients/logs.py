@@ -1,0 +1,151 @@
+"""Logs of partitions: offsets by time and epoch, what is deleted at their beginning, the folders that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.errors import raise_for
+from penstock.pipeline.clients.client import Client, TopicPartition
+from penstock.pipeline.clients.fanout import all_of, ask_leaders
+from penstock.pipeline.clients.fetcher import Isolation
+from penstock.pipeline.clients.partitionlists import by_topic
+from penstock.pyx.wire import messages
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+
+class OffsetAt(NamedTuple):
+    """An offset found by timestamp: -1 for all three when there is none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def list_offsets(
+    client: Client, wanted: Mapping[TopicPartition, int], isolation: Isolation = "read_uncommitted"
+) -> dict[TopicPartition, OffsetAt]:
+    """For each partition the first offset at or after a timestamp (ms), or EARLIEST, LATEST,
+    MAX_TIMESTAMP.
+
+    With read_committed LATEST is the last stable offset. Offset -1: no record is so late.
+    """
+    request_topic = messages.ListOffsetsRequest.ListOffsetsTopic
+
+    def build(node: Mapping[TopicPartition, int]) -> messages.ListOffsetsRequest:
+        topics = [
+            request_topic(
+                name=topic,
+                partitions=[
+                    messages.ListOffsetsRequest.ListOffsetsPartition(
+                        partition_index=partition,
+                        current_leader_epoch=_epoch(client, topic, partition),
+                        timestamp=node[topic, partition],
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic(node).items()
+        ]
+        return messages.ListOffsetsRequest(replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics)
+
+    def read(answer: messages.ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int, OffsetAt]]:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                found = OffsetAt(part.offset, part.timestamp, part.leader_epoch)
+                yield (topic.name, part.partition_index), part.error_code, found
+
+    return await ask_leaders(client, wanted, build, read)
+
+
+async def start_offset(client: Client, tp: TopicPartition) -> int:
+    """The offset that a partition's log begins at."""
+    return (await list_offsets(client, {tp: EARLIEST}))[tp].offset
+
+
+async def end_offset(client: Client, tp: TopicPartition, isolation: Isolation = "read_uncommitted") -> int:
+    """The offset that a partition's log ends at; with read_committed its last stable offset."""
+    return (await list_offsets(client, {tp: LATEST}, isolation))[tp].offset
+
+
+async def offsets_for_leader_epoch(
+    client: Client, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """For each partition and leader epoch: (largest epoch not above it, its end offset). A log that was
+    truncated ends an epoch earlier than a reader has seen it (KIP-320)."""
+    request_topic = messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    def build(node: Mapping[TopicPartition, int]) -> messages.OffsetForLeaderEpochRequest:
+        topics = [
+            request_topic(
+                topic=topic,
+                partitions=[
+                    messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                        partition=partition,
+                        current_leader_epoch=_epoch(client, topic, partition),
+                        leader_epoch=node[topic, partition],
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic(node).items()
+        ]
+        return messages.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+
+    def read(
+        answer: messages.OffsetForLeaderEpochResponse,
+    ) -> Iterable[tuple[TopicPartition, int, tuple[int, int]]]:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                found = part.leader_epoch, part.end_offset
+                yield (topic.topic, part.partition), part.error_code, found
+
+    return await ask_leaders(client, epochs, build, read)
+
+
+async def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Delete what lies before these offsets (-1: all); gives the new log start offsets."""
+    request_topic = messages.DeleteRecordsRequest.DeleteRecordsTopic
+
+    def build(node: Mapping[TopicPartition, int]) -> messages.DeleteRecordsRequest:
+        topics = [
+            request_topic(
+                name=topic,
+                partitions=[
+                    messages.DeleteRecordsRequest.DeleteRecordsPartition(
+                        partition_index=partition, offset=node[topic, partition]
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic(node).items()
+        ]
+        return messages.DeleteRecordsRequest(topics=topics, timeout_ms=client.config["request.timeout.ms"])
+
+    def read(answer: messages.DeleteRecordsResponse) -> Iterable[tuple[TopicPartition, int, int]]:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                yield (topic.name, part.partition_index), part.error_code, part.low_watermark
+
+    return await ask_leaders(client, before, build, read)
+
+
+async def log_dirs(client: Client) -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
+    """The log folders of every broker, by its id; one that is offline has an error code and no partitions."""
+
+    async def attempt() -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
+        nodes = sorted((await client.metadata([], refresh=True)).brokers)
+        answers = await all_of(client.send(node, messages.DescribeLogDirsRequest(topics=None)) for node in nodes)
+        for answer in answers:
+            raise_for(answer.error_code, "describe log folders")
+        return {node: answer.results for node, answer in zip(nodes, answers, strict=True)}
+
+    return await client.retry(attempt)
+
+
+def _epoch(client: Client, topic: str, partition: int) -> int:
+    info = client.partition_info(topic, partition)
+    return -1 if info is None else info.leader_epoch

@@ -1,0 +1,139 @@
+"""Topics: created, grown, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.pipeline.clients.client import ANY_NODE, Client
+from penstock.pyx.wire import messages
+
+CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
+
+
+async def create_topics(
+    client: Client,
+    topics: Mapping[str, int] | Iterable[str],
+    *,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+    exist_ok: bool = False,
+) -> None:
+    """Create topics (name to partition count, or names alone for the broker's default) and wait until
+    each has its leaders. With exist_ok a topic that is there already is left as it is."""
+    counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
+    request_topic = messages.CreateTopicsRequest.CreatableTopic
+    config_list = [
+        messages.CreateTopicsRequest.CreatableTopicConfig(name=name, value=str(value))
+        for name, value in (configs or {}).items()
+    ]
+    made: set[str] = set()
+
+    async def attempt() -> None:
+        request = messages.CreateTopicsRequest(
+            topics=[
+                request_topic(
+                    name=name,
+                    num_partitions=count,
+                    replication_factor=replication_factor,
+                    configs=config_list,
+                )
+                for name, count in counts.items()
+                if name not in made
+            ],
+            timeout_ms=client.config["request.timeout.ms"],
+        )
+        answer = await _ask_controller(client, request)
+        for topic in answer.topics:
+            # A try before, whose answer was lost, may have made it; so only the first word counts as a
+            # conflict.
+            there = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            if there and not exist_ok and not again:
+                raise KafkaError(topic.error_code, f"create `{topic.name}`")
+            if topic.error_code and not there:
+                raise KafkaError(topic.error_code, f"create `{topic.name}`: {topic.error_message}")
+            made.add(topic.name)
+
+    again = False
+
+    async def once_more() -> None:
+        nonlocal again
+        try:
+            await attempt()
+        except KafkaError as error:
+            again = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+            raise
+
+    await client.retry(once_more, also=CONTROLLER_WAIT)
+    for name in counts:
+        client.forget(name)
+        for partition in await client.retry(partial(_seen, client, name)):
+            await client.leader(name, partition)
+
+
+async def _seen(client: Client, topic: str) -> list[int]:
+    cluster = await client.metadata([topic])
+    raise_for(cluster.errors.get(topic, 0), f"topic `{topic}`")
+    return list(cluster.topics[topic].partitions)
+
+
+async def delete_topics(client: Client, names: Iterable[str], *, missing_ok: bool = False) -> None:
+    """Delete topics by name."""
+    left = list(names)
+
+    async def attempt() -> None:
+        request = messages.DeleteTopicsRequest(topic_names=left, timeout_ms=client.config["request.timeout.ms"])
+        answer = await _ask_controller(client, request)
+        for topic in answer.responses:
+            gone = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if gone and not missing_ok:
+                raise _Final(topic.error_code, f"delete `{topic.name}`")
+            if topic.error_code and not gone:
+                raise KafkaError(topic.error_code, f"delete `{topic.name}`")
+            if topic.name in left:
+                left.remove(topic.name)
+
+    await client.retry(attempt, also=CONTROLLER_WAIT)
+
+
+async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
+    """Grow topics to these partition counts."""
+    request_topic = messages.CreatePartitionsRequest.CreatePartitionsTopic
+
+    async def attempt() -> None:
+        request = messages.CreatePartitionsRequest(
+            topics=[request_topic(name=name, count=count, assignments=None) for name, count in counts.items()],
+            timeout_ms=client.config["request.timeout.ms"],
+        )
+        answer = await _ask_controller(client, request)
+        for topic in answer.results:
+            raise_for(topic.error_code, f"grow `{topic.name}`: {topic.error_message}")
+
+    await client.retry(attempt, also=CONTROLLER_WAIT)
+    for name in counts:
+        client.forget(name)
+
+
+async def _ask_controller(client: Client, request: Any) -> Any:
+    cluster = await client.metadata([])
+    if cluster.controller_id not in cluster.brokers:
+        cluster = await client.metadata([], refresh=True)
+    try:
+        answer = await client.send(cluster.controller_id if cluster.controller_id in cluster.brokers else ANY_NODE, request)
+    except KafkaError:
+        await client.metadata([], refresh=True)
+        raise
+    parts = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", [])
+    if any(part.error_code == ErrorCode.NOT_CONTROLLER for part in parts):
+        await client.metadata([], refresh=True)
+    return answer
+
+
+class _Final(KafkaError):
+    """An error that another try does not cure, whatever its code says."""
+
+    def __init__(self, code: int, what: str = "") -> None:
+        super().__init__(code, what)
+        self.retriable = False
