@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.config import ConfigError
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.partitionlists import by_topic, number
 from penstock.pyx.wire.consumerprotocol import read_assignment, read_subscription
 from penstock.pyx.wire.header import encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -87,10 +88,8 @@ def decode_subscription(data: bytes | memoryview) -> tuple[str, ...]:
 
 def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
     """A member's share for SyncGroup."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in tps:
-        by_topic.setdefault(topic, []).append(partition)
-    shares = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
+    share = ConsumerProtocolAssignment.TopicPartition
+    shares = [share(topic=topic, partitions=numbers) for topic, numbers in by_topic(tps, number)]
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=shares), PROTOCOL_VERSION)
 
 

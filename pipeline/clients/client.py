@@ -341,6 +341,11 @@ class Client:
         info = self._cluster.topics.get(topic)
         return None if info is None or topic in self._stale else info.partitions.get(partition)
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch of a partition's known leader, -1 without one."""
+        info = self.partition_info(topic, partition)
+        return -1 if info is None else info.leader_epoch
+
     def topic_id(self, topic: str) -> bytes | None:
         """A known topic's id, without asking."""
         info = self._cluster.topics.get(topic)

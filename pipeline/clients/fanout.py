@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import Client, TopicPartition
+from penstock.pyx.wire.message import Message
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ async def ask_leaders(
         for tp, argument in wanted.items():
             if tp not in found:
                 nodes.setdefault(await client.leader(*tp), {})[tp] = argument
-        await all_of(ask(node_id, part) for node_id, part in nodes.items())
+        await _all(ask(node_id, part) for node_id, part in nodes.items())
         if len(found) < len(wanted):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "an answer lacks partitions")
 
@@ -52,7 +53,20 @@ async def ask_leaders(
     return found
 
 
-async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
+async def ask_brokers(client: Client, request: Message, what: str) -> dict[int, Any]:
+    """Ask every broker of the cluster; gives the answers by broker."""
+
+    async def attempt() -> dict[int, Any]:
+        nodes = sorted((await client.metadata([], refresh=True)).brokers)
+        answers = await _all(client.send(node, request) for node in nodes)
+        for answer in answers:
+            raise_for(answer.error_code, what)
+        return dict(zip(nodes, answers, strict=True))
+
+    return await client.retry(attempt)
+
+
+async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Await all to their end, then raise the first error that retrying does not cure, else the first error."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]

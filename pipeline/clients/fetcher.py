@@ -377,11 +377,10 @@ class Fetcher:
                 topic = topics[state.topic] = FetchRequest.FetchTopic(
                     topic=state.topic, topic_id=state.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-            info = self.client.partition_info(state.topic, state.partition)
             topic.partitions.append(
                 FetchRequest.FetchPartition(
                     partition=state.partition,
-                    current_leader_epoch=-1 if info is None else info.leader_epoch,
+                    current_leader_epoch=self.client.leader_epoch(state.topic, state.partition),
                     fetch_offset=state.offset,
                     partition_max_bytes=self._partition_max_bytes,
                 )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.errors import ErrorCode, raise_for
+from penstock.errors import ErrorCode
 from penstock.pipeline.clients.client import Client, TopicPartition
-from penstock.pipeline.clients.fanout import all_of
-from penstock.pipeline.clients.partitionlists import by_topic, commit_topics
+from penstock.pipeline.clients.fanout import ask_brokers
+from penstock.pipeline.clients.partitionlists import by_topic, number, offset_topics, partition_codes
 from penstock.pyx.wire import messages
+from penstock.pyx.wire.message import Message
 
+UNSTABLE = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
 SETTLING_S = 1.0  # how long what a group is committing now is waited for
 
 
@@ -34,10 +36,8 @@ async def committed(
     require_stable waits until offsets of open transactions are decided (KIP-447).
     """
     wanted = list(tps)
-    topics = [
-        messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=partitions)
-        for topic, partitions in by_topic(wanted).items()
-    ]
+    request_topic = messages.OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [request_topic(name=name, partition_indexes=numbers) for name, numbers in by_topic(wanted, number)]
     request = messages.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
     found = await _fetch_committed(client, group, request)
     return {tp: found.get(tp) for tp in wanted}
@@ -72,12 +72,7 @@ async def settled(
 async def _fetch_committed(
     client: Client, group: str, request: messages.OffsetFetchRequest
 ) -> dict[TopicPartition, tuple[int, str]]:
-    def codes(answer: messages.OffsetFetchResponse) -> list[int]:
-        parts = [part.error_code for topic in answer.topics for part in topic.partitions]
-        return [answer.error_code, *parts]
-
-    also = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
-    answer = await client.retry(lambda: client.ask_coordinator(group, "group", request, codes=codes), also=also, first_ms=20)
+    answer = await _ask(client, group, request, partition_codes, also=UNSTABLE, first_ms=20)
     return {
         (topic.name, part.partition_index): (part.committed_offset, part.metadata or "")
         for topic in answer.topics
@@ -100,73 +95,58 @@ async def commit(
     """
     if not offsets:
         return
-    request = messages.OffsetCommitRequest(
+    request_type = messages.OffsetCommitRequest
+    request = request_type(
         group_id=group,
         generation_id_or_member_epoch=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
-        topics=commit_topics(offsets),
+        topics=offset_topics(offsets, request_type.OffsetCommitRequestTopic, request_type.OffsetCommitRequestPartition),
     )
-
-    def codes(answer: messages.OffsetCommitResponse) -> Iterable[int]:
-        return (part.error_code for topic in answer.topics for part in topic.partitions)
-
-    await client.retry(lambda: client.ask_coordinator(group, "group", request, codes=codes))
+    await _ask(client, group, request, partition_codes)
 
 
 async def delete_groups(client: Client, groups: Sequence[str]) -> None:
     """Delete groups without members, with their offsets."""
 
-    def codes(answer: messages.DeleteGroupsResponse) -> Iterable[int]:
-        return (result.error_code for result in answer.results)
-
     for group in groups:
         request = messages.DeleteGroupsRequest(groups_names=[group])
-        await client.retry(partial(client.ask_coordinator, group, "group", request, codes=codes))
+        await _ask(client, group, request, lambda answer: [result.error_code for result in answer.results])
 
 
 async def describe_group(client: Client, group: str) -> messages.DescribeGroupsResponse.DescribedGroup:
     """A group's state and members."""
-    request = messages.DescribeGroupsRequest(groups=[group])
-
-    def codes(answer: messages.DescribeGroupsResponse) -> Iterable[int]:
-        return (described.error_code for described in answer.groups)
-
-    answer: messages.DescribeGroupsResponse = await client.retry(
-        lambda: client.ask_coordinator(group, "group", request, codes=codes)
-    )
-    return answer.groups[0]
+    described: messages.DescribeGroupsResponse.DescribedGroup
+    (described,) = await _describe(client, group, messages.DescribeGroupsRequest(groups=[group]))
+    return described
 
 
 async def describe_consumer_group(client: Client, group: str) -> messages.ConsumerGroupDescribeResponse.DescribedGroup:
     """The same of a group of the consumer protocol (KIP-848). Raises KafkaError GROUP_ID_NOT_FOUND for others."""
-    request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+    described: messages.ConsumerGroupDescribeResponse.DescribedGroup
+    (described,) = await _describe(client, group, messages.ConsumerGroupDescribeRequest(group_ids=[group]))
+    return described
 
-    def codes(answer: messages.ConsumerGroupDescribeResponse) -> Iterable[int]:
-        return (described.error_code for described in answer.groups)
 
-    answer: messages.ConsumerGroupDescribeResponse = await client.retry(
-        lambda: client.ask_coordinator(group, "group", request, codes=codes)
-    )
-    return answer.groups[0]
+async def _describe(client: Client, group: str, request: Message) -> Any:
+    answer = await _ask(client, group, request, lambda answer: [described.error_code for described in answer.groups])
+    return answer.groups
 
 
 async def delete_offsets(client: Client, group: str, tps: Iterable[TopicPartition]) -> None:
     """Forget committed offsets of partitions that no member of the group is subscribed to."""
-    request_partition = messages.OffsetDeleteRequest.OffsetDeleteRequestPartition
-    topics = [
-        messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(
-            name=topic, partitions=[request_partition(partition_index=partition) for partition in partitions]
-        )
-        for topic, partitions in by_topic(tps).items()
-    ]
-    request = messages.OffsetDeleteRequest(group_id=group, topics=topics)
+    request_type = messages.OffsetDeleteRequest
 
-    def codes(answer: messages.OffsetDeleteResponse) -> Iterable[int]:
-        parts = [part.error_code for topic in answer.topics for part in topic.partitions]
-        return [answer.error_code, *parts]
+    def part(tp: TopicPartition) -> messages.OffsetDeleteRequest.OffsetDeleteRequestPartition:
+        return request_type.OffsetDeleteRequestPartition(partition_index=tp[1])
 
-    await client.retry(lambda: client.ask_coordinator(group, "group", request, codes=codes))
+    topics = [request_type.OffsetDeleteRequestTopic(name=name, partitions=parts) for name, parts in by_topic(tps, part)]
+    await _ask(client, group, request_type(group_id=group, topics=topics), partition_codes)
+
+
+async def _ask(client: Client, group: str, request: Message, codes: Callable[[Any], Iterable[int]], **retry: Any) -> Any:
+    """Ask a group's coordinator, again while that helps; `codes` reads the error codes of its answer."""
+    return await client.retry(partial(client.ask_coordinator, group, "group", request, codes=codes), **retry)
 
 
 async def list_groups(client: Client) -> dict[str, str]:
@@ -177,14 +157,9 @@ async def list_groups(client: Client) -> dict[str, str]:
 async def group_listings(client: Client) -> list[GroupListing]:
     """Every group of the cluster, by name."""
 
-    async def attempt() -> list[GroupListing]:
-        cluster = await client.metadata([], refresh=True)
-        answers = await all_of(client.send(node, messages.ListGroupsRequest()) for node in cluster.brokers)
-        groups: dict[str, GroupListing] = {}
-        for answer in answers:
-            raise_for(answer.error_code, "list groups")
-            for group in answer.groups:
-                groups[group.group_id] = GroupListing(group.group_id, group.group_state, group.protocol_type, group.group_type)
-        return [groups[name] for name in sorted(groups)]
-
-    return await client.retry(attempt)
+    listed = {
+        group.group_id: GroupListing(group.group_id, group.group_state, group.protocol_type, group.group_type)
+        for answer in (await ask_brokers(client, messages.ListGroupsRequest(), "list groups")).values()
+        for group in answer.groups
+    }
+    return [listed[name] for name in sorted(listed)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.errors import raise_for
 from penstock.pipeline.clients.client import Client, TopicPartition
-from penstock.pipeline.clients.fanout import all_of, ask_leaders
+from penstock.pipeline.clients.fanout import ask_brokers, ask_leaders
 from penstock.pipeline.clients.fetcher import Isolation
 from penstock.pipeline.clients.partitionlists import by_topic
 from penstock.pyx.wire import messages
@@ -33,24 +32,15 @@ async def list_offsets(
 
     With read_committed LATEST is the last stable offset. Offset -1: no record is so late.
     """
-    request_topic = messages.ListOffsetsRequest.ListOffsetsTopic
+    request_type = messages.ListOffsetsRequest
 
     def build(node: Mapping[TopicPartition, int]) -> messages.ListOffsetsRequest:
-        topics = [
-            request_topic(
-                name=topic,
-                partitions=[
-                    messages.ListOffsetsRequest.ListOffsetsPartition(
-                        partition_index=partition,
-                        current_leader_epoch=_epoch(client, topic, partition),
-                        timestamp=node[topic, partition],
-                    )
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in by_topic(node).items()
-        ]
-        return messages.ListOffsetsRequest(replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics)
+        def part(tp: TopicPartition) -> messages.ListOffsetsRequest.ListOffsetsPartition:
+            epoch = client.leader_epoch(*tp)
+            return request_type.ListOffsetsPartition(partition_index=tp[1], current_leader_epoch=epoch, timestamp=node[tp])
+
+        topics = [request_type.ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic(node, part)]
+        return request_type(replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics)
 
     def read(answer: messages.ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int, OffsetAt]]:
         for topic in answer.topics:
@@ -76,28 +66,17 @@ async def offsets_for_leader_epoch(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """For each partition and leader epoch: (largest epoch not above it, its end offset). A log that was
     truncated ends an epoch earlier than a reader has seen it (KIP-320)."""
-    request_topic = messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    request_type = messages.OffsetForLeaderEpochRequest
 
     def build(node: Mapping[TopicPartition, int]) -> messages.OffsetForLeaderEpochRequest:
-        topics = [
-            request_topic(
-                topic=topic,
-                partitions=[
-                    messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                        partition=partition,
-                        current_leader_epoch=_epoch(client, topic, partition),
-                        leader_epoch=node[topic, partition],
-                    )
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in by_topic(node).items()
-        ]
-        return messages.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+        def part(tp: TopicPartition) -> messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition:
+            epoch = client.leader_epoch(*tp)
+            return request_type.OffsetForLeaderPartition(partition=tp[1], current_leader_epoch=epoch, leader_epoch=node[tp])
 
-    def read(
-        answer: messages.OffsetForLeaderEpochResponse,
-    ) -> Iterable[tuple[TopicPartition, int, tuple[int, int]]]:
+        topics = [request_type.OffsetForLeaderTopic(topic=name, partitions=parts) for name, parts in by_topic(node, part)]
+        return request_type(replica_id=-1, topics=topics)
+
+    def read(answer: messages.OffsetForLeaderEpochResponse) -> Iterable[tuple[TopicPartition, int, tuple[int, int]]]:
         for topic in answer.topics:
             for part in topic.partitions:
                 found = part.leader_epoch, part.end_offset
@@ -108,22 +87,14 @@ async def offsets_for_leader_epoch(
 
 async def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Delete what lies before these offsets (-1: all); gives the new log start offsets."""
-    request_topic = messages.DeleteRecordsRequest.DeleteRecordsTopic
+    request_type = messages.DeleteRecordsRequest
 
     def build(node: Mapping[TopicPartition, int]) -> messages.DeleteRecordsRequest:
-        topics = [
-            request_topic(
-                name=topic,
-                partitions=[
-                    messages.DeleteRecordsRequest.DeleteRecordsPartition(
-                        partition_index=partition, offset=node[topic, partition]
-                    )
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in by_topic(node).items()
-        ]
-        return messages.DeleteRecordsRequest(topics=topics, timeout_ms=client.config["request.timeout.ms"])
+        def part(tp: TopicPartition) -> messages.DeleteRecordsRequest.DeleteRecordsPartition:
+            return request_type.DeleteRecordsPartition(partition_index=tp[1], offset=node[tp])
+
+        topics = [request_type.DeleteRecordsTopic(name=name, partitions=parts) for name, parts in by_topic(node, part)]
+        return request_type(topics=topics, timeout_ms=client.config["request.timeout.ms"])
 
     def read(answer: messages.DeleteRecordsResponse) -> Iterable[tuple[TopicPartition, int, int]]:
         for topic in answer.topics:
@@ -135,17 +106,5 @@ async def delete_records(client: Client, before: Mapping[TopicPartition, int]) -
 
 async def log_dirs(client: Client) -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
     """The log folders of every broker, by its id; one that is offline has an error code and no partitions."""
-
-    async def attempt() -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
-        nodes = sorted((await client.metadata([], refresh=True)).brokers)
-        answers = await all_of(client.send(node, messages.DescribeLogDirsRequest(topics=None)) for node in nodes)
-        for answer in answers:
-            raise_for(answer.error_code, "describe log folders")
-        return {node: answer.results for node, answer in zip(nodes, answers, strict=True)}
-
-    return await client.retry(attempt)
-
-
-def _epoch(client: Client, topic: str, partition: int) -> int:
-    info = client.partition_info(topic, partition)
-    return -1 if info is None else info.leader_epoch
+    answers = await ask_brokers(client, messages.DescribeLogDirsRequest(topics=None), "describe log folders")
+    return {node: answer.results for node, answer in answers.items()}

@@ -24,49 +24,34 @@ async def create_topics(
     """Create topics (name to partition count, or names alone for the broker's default) and wait until
     each has its leaders. With exist_ok a topic that is there already is left as it is."""
     counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
-    request_topic = messages.CreateTopicsRequest.CreatableTopic
-    config_list = [
-        messages.CreateTopicsRequest.CreatableTopicConfig(name=name, value=str(value))
-        for name, value in (configs or {}).items()
-    ]
+    request_type = messages.CreateTopicsRequest
+    settings = [request_type.CreatableTopicConfig(name=name, value=str(value)) for name, value in (configs or {}).items()]
     made: set[str] = set()
+    unsure = False  # a try whose answer was lost may have created them
 
     async def attempt() -> None:
-        request = messages.CreateTopicsRequest(
-            topics=[
-                request_topic(
-                    name=name,
-                    num_partitions=count,
-                    replication_factor=replication_factor,
-                    configs=config_list,
-                )
-                for name, count in counts.items()
-                if name not in made
-            ],
-            timeout_ms=client.config["request.timeout.ms"],
-        )
-        answer = await _ask_controller(client, request)
-        for topic in answer.topics:
-            # A try before, whose answer was lost, may have made it; so only the first word counts as a
-            # conflict.
-            there = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-            if there and not exist_ok and not again:
-                raise KafkaError(topic.error_code, f"create `{topic.name}`")
-            if topic.error_code and not there:
-                raise KafkaError(topic.error_code, f"create `{topic.name}`: {topic.error_message}")
-            made.add(topic.name)
-
-    again = False
-
-    async def once_more() -> None:
-        nonlocal again
+        nonlocal unsure
+        topics = [
+            request_type.CreatableTopic(
+                name=name, num_partitions=count, replication_factor=replication_factor, configs=settings
+            )
+            for name, count in counts.items()
+            if name not in made
+        ]
+        request = request_type(topics=topics, timeout_ms=client.config["request.timeout.ms"])
         try:
-            await attempt()
+            for topic in (await _ask_controller(client, request)).topics:
+                there = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+                if there and not exist_ok and not unsure:
+                    raise KafkaError(topic.error_code, f"create `{topic.name}`")
+                if topic.error_code and not there:
+                    raise KafkaError(topic.error_code, f"create `{topic.name}`: {topic.error_message}")
+                made.add(topic.name)
         except KafkaError as error:
-            again = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+            unsure = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
             raise
 
-    await client.retry(once_more, also=CONTROLLER_WAIT)
+    await client.retry(attempt, also=CONTROLLER_WAIT)
     for name in counts:
         client.forget(name)
         for partition in await client.retry(partial(_seen, client, name)):

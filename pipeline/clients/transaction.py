@@ -25,6 +25,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.connection import Piece
+from penstock.pipeline.clients.partitionlists import by_topic, number, offset_topics, partition_codes
 from penstock.pipeline.clients.sender import Produced, Sender
 from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.wire.messages import (
@@ -34,7 +35,6 @@ from penstock.pyx.wire.messages import (
     EndTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
 )
 
 T = TypeVar("T")
@@ -217,11 +217,15 @@ class TransactionalSender:
                 generation_id_or_member_epoch=generation_id,
                 member_id=member_id,
                 group_instance_id=group_instance_id,
-                topics=_offset_topics(offsets),
+                topics=offset_topics(
+                    offsets,
+                    TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic,
+                    TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
+                ),
             )
             versions = OFFSETS_V2 if self._version2 else OFFSETS_V1
             await self._retry(
-                lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes, versions=versions)
+                lambda: self._client.ask_coordinator(group, "group", request, codes=partition_codes, versions=versions)
             )
         except KafkaError as error:
             raise self._note_error(error) from error
@@ -397,16 +401,12 @@ class TransactionalSender:
             future.exception()
 
     def _add_request(self, adding: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
-        topics: dict[str, AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = {}
-        for topic, partition in adding:
-            if topic not in topics:
-                topics[topic] = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[])
-            topics[topic].partitions.append(partition)
+        request_topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=list(topics.values()),
+            v3_and_below_topics=[request_topic(name=name, partitions=numbers) for name, numbers in by_topic(adding, number)],
         )
 
     async def _ask_add(self, request: AddPartitionsToTxnRequest) -> None:
@@ -453,26 +453,6 @@ class TransactionalSender:
         self._touched = False
         self._sender.sent_by_name.clear()
         self._sender.close_gates()
-
-
-def _offset_topics(
-    offsets: Mapping[TopicPartition, tuple[int, str]],
-) -> list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic]:
-    request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    topics: dict[str, TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = {}
-    for (topic, partition), (offset, metadata) in offsets.items():
-        if topic not in topics:
-            topics[topic] = request_topic(name=topic, partitions=[])
-        topics[topic].partitions.append(
-            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset, committed_metadata=metadata
-            )
-        )
-    return list(topics.values())
-
-
-def _txn_offset_codes(answer: TxnOffsetCommitResponse) -> Iterable[int]:
-    return (part.error_code for topic in answer.topics for part in topic.partitions)
 
 
 def _add_partition_codes(answer: AddPartitionsToTxnResponse) -> Iterable[int]:
