@@ -1,14 +1,21 @@
-"""An asyncio loop in a thread of its own, under the synchronous clients."""
+"""An asyncio loop in a thread of its own, and what the synchronous clients on such a loop have in common."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, Self, TypeVar
+
+from penstock.config import Schema
+from penstock.pipeline.clients import properties
+from penstock.pipeline.clients.client import Client
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Client)
 
 
 class BackgroundLoop:
@@ -62,3 +69,43 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+class SyncClient(ABC, Generic[C]):
+    """A client whose calls wait: its properties, the asyncio client under it, and the loop that this one lives on."""
+
+    def __init__(self, client_type: type[C], bootstrap: str, schema: Schema, given: Mapping[str, object]) -> None:
+        self.config = properties.load(schema, given)
+        self._client = client_type.from_config(bootstrap, self.config)
+        self._background = BackgroundLoop(f"penstock-{schema.part}")
+
+    @contextmanager
+    def _beginning(self) -> Iterator[None]:
+        """Around the rest of a construction: if it fails the loop ends."""
+        try:
+            yield
+        except BaseException:
+            self._background.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the work, then `_end`."""
+
+    @abstractmethod
+    async def _shut(self) -> None:
+        """End what lives on the loop beside the client."""
+
+    def _end(self) -> None:
+        async def work() -> None:
+            await self._shut()
+            await self._client.close()
+
+        self._background.call(work())
+        self._background.stop()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipeline.clients.outgoing import Columns
+
 SEED = 0x9747B28C
 MULTIPLIER = 0x5BD1E995
 MASK = 0xFFFFFFFF
@@ -87,3 +89,37 @@ class Sticky:
         others = [partition for partition in available if partition != self._current.get(topic)]
         if others:
             self._current[topic] = random.choice(others)
+
+
+class PartitionChoice:
+    """A producer's way to choose: the user's partitioner, else by key, else the sticky partition."""
+
+    def __init__(self, partitioner: Partitioner | None, ignore_keys: bool) -> None:
+        self._partitioner = partitioner
+        self._ignore_keys = ignore_keys
+        self.sticky = Sticky()
+
+    def choose(self, topic: str, key: bytes | None, count: int, available: Sequence[int]) -> tuple[int, bool]:
+        """A record's partition, and whether it is the sticky one."""
+        if self._partitioner is not None:
+            return self._partitioner(topic, key, count), False
+        if key is None or self._ignore_keys:
+            return self.sticky.partition(topic, available), True
+        return partition_for(key, count), False
+
+    def choose_many(self, topic: str, columns: Columns, count: int, available: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Each record's partition; those without a key go to one."""
+        if self._partitioner is not None:
+            keys = [
+                None if null else columns.key_data[start:end].tobytes()
+                for null, start, end in zip(columns.key_null, columns.key_starts, columns.key_starts[1:], strict=False)
+            ]
+            return np.array([self._partitioner(topic, key, count) for key in keys], np.int64)
+        sticky = self.sticky.partition(topic, available)
+        if self._ignore_keys:
+            return np.full(len(columns.timestamps), sticky, np.int64)
+        chosen = partitions_for(columns.key_data, columns.key_starts, count)
+        if columns.key_null.any():
+            chosen[columns.key_null] = sticky
+            self.sticky.next(topic, available)
+        return chosen

@@ -289,6 +289,18 @@ def test_producer_keeps_order_and_count_through_faults(seed: int) -> None:
             assert broker.values(p) == [b"%d" % i for i in range(p, 600, 2)]
 
 
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_partition_that_there_is_not_is_refused_for_one_record_and_for_many(number: int) -> None:
+    with (
+        InThread(Flaky()) as broker,
+        Producer(f"127.0.0.1:{broker.port}", partitioner=lambda topic, key, count: number, **QUICK) as producer,
+    ):
+        for send in (lambda: producer.send("t", b"k", b"v"), lambda: producer.send_many("t", [b"k"], [b"v"])):
+            with pytest.raises(KafkaError, match=f"partition {number}: it has 2") as refused:
+                send()
+            assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_producer_loses_only_what_the_broker_refuses(seed: int) -> None:
     """A refused batch must not take the batches behind it along, whatever else goes wrong at the same time."""

@@ -1,0 +1,144 @@
+"""Records on their way: what `Producer.send` and `send_many` give back, and the batch that both wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock import log
+from penstock.errors import KafkaError
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.outgoing import Columns
+from penstock.pipeline.clients.sender import Produced
+from penstock.pyx.record.builder import BatchBuilder
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was stored. `offset` is -1 where the broker did not say (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], None]
+Wait = Callable[[Callable[[], bool], float | None], None]
+"""Waits until a condition holds, for so many seconds at most. Raises TimeoutError."""
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Records of one partition that are stored together or fail together."""
+
+    tp: TopicPartition
+    builder: BatchBuilder
+    ripe_at: float
+    deadline: float
+    wait: Wait
+    size: int = 0
+    produced: Produced | None = None
+    error: KafkaError | None = None
+    done: bool = False
+    _deliveries: list[Delivery] = field(default_factory=list)
+    _bulks: dict[BulkDelivery, int] = field(default_factory=dict)  # how many records each has in here
+
+    def add(self, delivery: Delivery, size: int) -> None:
+        """The builder has taken a record."""
+        delivery._batch, delivery._index = self, len(self._deliveries)
+        self._deliveries.append(delivery)
+        self.size += size
+
+    def add_bulk(self, bulk: BulkDelivery, records: int, size: int) -> None:
+        """The builder has taken records of a `send_many`."""
+        if bulk not in self._bulks:
+            bulk._unfinished += 1
+        self._bulks[bulk] = self._bulks.get(bulk, 0) + records
+        self.size += size
+
+    def finish(self, produced: Produced | None, error: KafkaError | None) -> None:
+        """It is stored or has failed."""
+        self.produced, self.error, self.done = produced, error, True
+        for bulk, records in self._bulks.items():
+            bulk._finish(records, error)
+        self._bulks.clear()
+
+    def call_back(self, logger: log.Fields) -> None:
+        """Call what waits for its records, and free them."""
+        for delivery in self._deliveries:
+            try:
+                delivery._call_back()
+            except Exception:
+                logger.exception("a delivery callback raised")
+        self._deliveries.clear()
+        self.builder.clear()
+
+
+class Delivery:
+    """A record on its way: a future. Waiting in a callback of the producer is refused."""
+
+    __slots__ = ("_batch", "_index", "_on_delivery", "record_id", "timestamp_ms")
+    _batch: Batch
+    _index: int
+
+    def __init__(self, timestamp_ms: int, on_delivery: OnDelivery | None, record_id: bytes | None) -> None:
+        self._on_delivery = on_delivery
+        self.timestamp_ms = timestamp_ms
+        self.record_id = record_id
+        """With `record.id`: the id that the record had or was given. Who sends it again gives it that."""
+
+    def done(self) -> bool:
+        """Whether it is stored or has failed."""
+        return self._batch.done
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait until it is stored. Raises KafkaError if it failed, TimeoutError if that takes too long."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        produced = self._batch.produced
+        assert produced is not None
+        offset = -1 if produced.base_offset < 0 else produced.base_offset + self._index
+        stored_at = produced.log_append_time_ms
+        return RecordMetadata(*self._batch.tp, offset, self.timestamp_ms if stored_at < 0 else stored_at)
+
+    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
+        """Wait; the error, or None when it is stored."""
+        self._batch.wait(self.done, timeout_s)
+        return self._batch.error
+
+    def _call_back(self) -> None:
+        if self._on_delivery is not None:
+            error = self._batch.error
+            self._on_delivery(error, None if error is not None else self.result())
+
+
+class BulkDelivery:
+    """The records of one `send_many` on their way."""
+
+    def __init__(self, wait: Wait, count: int, columns: Columns | None) -> None:
+        self.count = count
+        self.columns = columns
+        """With `record.id`: the records with their ids, for who has to send them again."""
+        self.failed = 0
+        self.error: KafkaError | None = None
+        self._wait = wait
+        self._unfinished = 0  # batches
+
+    def _finish(self, records: int, error: KafkaError | None) -> None:
+        self._unfinished -= 1
+        if error is not None:
+            self.failed += records
+            self.error = self.error or error
+
+    def done(self) -> bool:
+        """Whether every record is stored or has failed."""
+        return not self._unfinished
+
+    def result(self, timeout_s: float | None = None) -> int:
+        """Wait until all are stored; gives how many. Raises the first KafkaError, or TimeoutError."""
+        self._wait(self.done, timeout_s)
+        if self.error is not None:
+            raise self.error
+        return self.count

@@ -1,0 +1,181 @@
+"""Closed batches to the sender, on a producer's loop: a few at a time, each with the identity and sequence of its turn.
+
+Sequence numbers are given when a batch's turn comes, so a batch that the broker refused for good leaves no gap behind it. If
+one may be left, everything after it goes under a new producer id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.accumulator import Accumulator
+from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition
+from penstock.pipeline.clients.delivery import Batch
+from penstock.pipeline.clients.sender import Produced, Sender
+from penstock.pipeline.clients.transaction import SEQUENCE_MASK, WAITING, TransactionalSender
+from penstock.pyx.wire.messages import InitProducerIdRequest
+
+ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+# Codes that say for certain: not stored, because of the sequence number. The batch may go again under a new
+# identity.
+REFUSED = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+@dataclass(eq=False, slots=True)
+class _Flow:
+    """What is under way of a partition."""
+
+    in_flight: int = 0
+    refused: list[Batch] = field(default_factory=list)
+    identity: tuple[int, int] | None = None
+    sequence: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class Dispatcher:
+    """Takes batches of an accumulator; all its methods belong to the loop. With a transaction that one sends them."""
+
+    def __init__(self, client: Client, accumulator: Accumulator, transaction: TransactionalSender | None) -> None:
+        config = client.config
+        acks = ACKS[config["acks"]]
+        self._idempotent = config["enable.idempotence"] and acks == -1 and config["retries"] > 0
+        self._window: int = config["max.in.flight.requests.per.connection"]
+        self._client = client
+        self._accumulator = accumulator
+        self._transaction = transaction
+        self._sender = Sender(client, acks=acks, idempotent=self._idempotent)
+        self._flows: dict[TopicPartition, _Flow] = {}
+        self._identity: tuple[int, int] | None = None if self._idempotent else (-1, -1)
+        self._identifying: asyncio.Task[None] | None = None
+        self._log = log.get(__name__, client_id=config["client.id"])
+
+    def pump(self, tp: TopicPartition) -> None:
+        """Hand batches of a partition to the sender while there is room; set a timer for one that lingers."""
+        flow = self._flows.get(tp)
+        if flow is None:
+            flow = self._flows[tp] = _Flow()
+        while flow.in_flight < self._window:
+            identity = self._ready_identity(flow)
+            if identity is None:
+                return
+            batch = self._accumulator.next(tp)
+            if not isinstance(batch, Batch):
+                self._pump_later(tp, flow, batch)
+                return
+            flow.in_flight += 1
+            try:
+                future = self._submit(flow, batch, identity)
+            except (KafkaError, ValueError) as error:
+                flow.in_flight -= 1
+                unsent = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.INVALID_RECORD, str(error))
+                self._accumulator.finish(batch, None, unsent)
+                continue
+            future.add_done_callback(partial(self._answered, flow, batch))
+
+    def _pump_later(self, tp: TopicPartition, flow: _Flow, wait_s: float) -> None:
+        if wait_s < float("inf"):
+            if flow.timer is not None:
+                flow.timer.cancel()
+            flow.timer = asyncio.get_running_loop().call_later(wait_s, self.pump, tp)
+
+    def _submit(self, flow: _Flow, batch: Batch, identity: tuple[int, int]) -> asyncio.Future[Produced]:
+        count = batch.builder.count
+        if self._transaction is not None:
+            self._transaction.check_open()
+            sequence = self._transaction.next_sequence(batch.tp, count)
+            return self._transaction.submit(batch.tp, [batch.builder.build(*identity, sequence, True)])
+        if not self._idempotent:
+            return self._sender.submit(batch.tp, [batch.builder.build()], batch.deadline)
+        data = batch.builder.build(*identity, flow.sequence, False)
+        flow.sequence = (flow.sequence + count) & SEQUENCE_MASK
+        return self._sender.submit(batch.tp, [data], batch.deadline)
+
+    def _answered(self, flow: _Flow, batch: Batch, future: asyncio.Future[Produced]) -> None:
+        flow.in_flight -= 1
+        error = None if future.cancelled() else future.exception()
+        if error is None and not future.cancelled():
+            self._accumulator.finish(batch, future.result(), None)
+        else:
+            closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
+            self._failed(flow, batch, error if isinstance(error, KafkaError) else closed)
+        if not flow.in_flight and flow.refused:
+            self._accumulator.put_back(batch.tp, flow.refused)
+            flow.refused.clear()
+        self.pump(batch.tp)
+
+    def _failed(self, flow: _Flow, batch: Batch, error: KafkaError) -> None:
+        """A gap in the sequence numbers is left: everything after it needs a new producer id."""
+        if self._idempotent and self._transaction is None and flow.identity == self._identity:
+            self._log.info("`%s` partition %d: new producer id after %s", *batch.tp, error)
+            self._identity = None
+        refused = self._transaction is None and error.code in REFUSED
+        if refused and time.monotonic() < batch.deadline:
+            flow.refused.append(batch)
+        else:
+            self._accumulator.finish(batch, None, error)
+
+    # Identity
+
+    def _ready_identity(self, flow: _Flow) -> tuple[int, int] | None:
+        """The producer id and epoch for a partition's next batch, or None if that has to wait."""
+        if self._transaction is not None:
+            return self._transaction.producer_id, self._transaction.producer_epoch
+        if self._identity is None:
+            if self._identifying is None:
+                self._identifying = asyncio.create_task(self._identify())
+            return None
+        if flow.identity != self._identity:
+            if flow.in_flight:  # an older identity's batches first, or a retry could be overtaken
+                return None
+            flow.identity, flow.sequence = self._identity, 0
+        return self._identity
+
+    async def _identify(self) -> None:
+        """Get a producer id, for as long as it takes; batches whose time is over fail meanwhile, all if no retry helps."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+
+        async def attempt() -> tuple[int, int]:
+            answer = await self._client.send(ANY_NODE, request)
+            if answer.error_code:
+                raise KafkaError(answer.error_code, "producer id")
+            return answer.producer_id, answer.producer_epoch
+
+        try:
+            while self._identity is None:
+                try:
+                    self._identity = await self._client.retry(attempt, timeout_ms=1_000, also=WAITING)
+                except KafkaError as error:
+                    for batch in self._accumulator.take_all(overdue=error.retriable):
+                        self._accumulator.finish(batch, None, error)
+        finally:
+            self._identifying = None
+        for tp in list(self._flows):
+            self.pump(tp)
+
+    # Ending
+
+    def discard(self, error: KafkaError) -> None:
+        """Fail every batch that was not handed to the sender."""
+        for flow in self._flows.values():
+            for batch in flow.refused:
+                self._accumulator.finish(batch, None, error)
+            flow.refused.clear()
+        for batch in self._accumulator.take_all():
+            self._accumulator.finish(batch, None, error)
+
+    async def close(self) -> None:
+        """Fail all that is not stored, and end."""
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
+        if self._identifying is not None:
+            self._identifying.cancel()
+        self.discard(error)
+        if self._transaction is not None:
+            await self._transaction.close()
+        await self._sender.close(error)
+        await asyncio.sleep(0)  # the callbacks of what just failed run
+        self.discard(error)
