@@ -28,6 +28,10 @@ accumulator      a producer's batches until they are sent, its memory
 dispatcher       a producer's batches to the sender: identity, sequence, failures
 
 consumer         `Consumer`: records out
+positions        the partitions that are read: position, fetching, pause
+partitionbuffer  what was fetched of one partition and not yet given out
+subscription     the topics of a group's member, when it joins
+commits          what a consumer commits, and when
 membership       a consumer's membership of its group
 assignors        how a group's leader shares partitions out
 """

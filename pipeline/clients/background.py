@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar
 
@@ -69,6 +69,40 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+class UnderWay(Exception):
+    """An answer has not come within its time; the next call goes on waiting for it."""
+
+
+class Question(Generic[T]):
+    """A question to the loop that may outlast the call that asked it."""
+
+    def __init__(self, background: BackgroundLoop) -> None:
+        self._background = background
+        self._future: concurrent.futures.Future[T] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was asked and its answer was not given yet."""
+        return self._future is not None
+
+    def answer(self, wait_s: float | None, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer, for which an earlier call may have begun. Raises UnderWay when it doesn't come in time."""
+        future = self._future
+        if future is None:
+            future = self._future = self._background.start(begin())
+        concurrent.futures.wait([future], wait_s)
+        if not future.done():
+            raise UnderWay
+        self._future = None
+        return future.result()
+
+    def drop(self) -> None:
+        """Forget it: its answer would be out of date."""
+        if self._future is not None:
+            self._future.cancel()
+            self._future = None
 
 
 class SyncClient(ABC, Generic[C]):

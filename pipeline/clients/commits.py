@@ -1,0 +1,94 @@
+"""What a consumer commits: its positions, or what its user says, as the member that it is."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from penstock import log
+from penstock.config import Config, ConfigError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.background import BackgroundLoop, Question
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.partitionlists import Offsets, with_metadata
+from penstock.pipeline.clients.positions import Positions
+from penstock.pipeline.clients.subscription import Subscription
+
+
+class Commits:
+    """Commits of one consumer, which may have no group, or one that it is no member of."""
+
+    def __init__(
+        self,
+        client: Admin,
+        config: Config,
+        background: BackgroundLoop,
+        positions: Positions,
+        subscription: Subscription | None,
+    ) -> None:
+        self.are_automatic: bool = config["enable.auto.commit"] and config["group.id"] is not None
+        self._client = client
+        self._group: str | None = config["group.id"]
+        self._interval_s = config["auto.commit.interval.ms"] / 1000
+        self._background = background
+        self._positions = positions
+        self._subscription = subscription
+        self._committed_at = time.monotonic()
+        self._last: Question[None] = Question(background)
+        self._log = log.get(__name__, client_id=config["client.id"])
+
+    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str] | None]:
+        """The group's committed offsets with their metadata."""
+        return self._background.call(self._client.committed(self._group_id(), tps))
+
+    def begin(self, offsets: Offsets | None = None) -> Coroutine[Any, Any, None]:
+        """A commit of these offsets, or of the positions as they are now, for the loop."""
+        return self._commit(self._positions.known() if offsets is None else offsets)
+
+    async def _commit(self, offsets: Offsets) -> None:
+        identity: dict[str, Any] = {}
+        if self._subscription is not None and self._subscription.is_active:
+            identity = self._subscription.identity()
+            if not identity["member_id"]:
+                # Without an id the coordinator of an empty group would take it for a commit from outside.
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._group}`")
+        await self._client.commit(self._group_id(), with_metadata(offsets), **identity)
+
+    def _group_id(self) -> str:
+        if self._group is None:
+            raise ConfigError("committed offsets need `group.id`")
+        return self._group
+
+    def begin_async(self, offsets: Offsets | None, callback: Callable[[KafkaError | None], None] | None) -> None:
+        """Commit without waiting; the callback runs in the loop's thread."""
+
+        def done(future: concurrent.futures.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if callback is not None:
+                callback(error if isinstance(error, KafkaError) else None)
+            elif error is not None:
+                self._log.warning("a commit failed: %s", error)
+
+        self._background.start(self.begin(offsets)).add_done_callback(done)
+
+    def commit_in_time(self) -> None:
+        """Once in `auto.commit.interval.ms`, at the start of a poll: everything given out before counts as worked on."""
+        now = time.monotonic()
+        if self.are_automatic and now - self._committed_at >= self._interval_s:
+            self._committed_at = now
+            self.begin_async(None, None)
+
+    def commit_last(self, wait_s: float | None) -> None:
+        """Commit before the partitions go, while they are still this member's. Raises UnderWay."""
+        if self.are_automatic and self._subscription is not None and not self._subscription.is_lost:
+            try:
+                self._last.answer(wait_s, self.begin)
+            except KafkaError as error:
+                self._log.warning("the commit before a rebalance failed: %s", error)
+
+    def drop_last(self) -> None:
+        """The partitions have gone: a last commit that is under way is none of theirs any more."""
+        self._last.drop()

@@ -1,0 +1,107 @@
+"""The topics that a consumer subscribed to, and when it joins its group to get a share of them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.config import Config
+from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.background import BackgroundLoop, Question, UnderWay
+from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.membership import Membership
+from penstock.pipeline.clients.metadata import Cluster
+from penstock.pipeline.clients.positions import StepTime
+
+MISSING_TOPIC_S = 1.0
+Revoked = Callable[[list[TopicPartition]], None]
+
+
+class Subscription:
+    """A consumer's part in its group, from `begin` to `end`."""
+
+    def __init__(self, client: Admin, config: Config, background: BackgroundLoop) -> None:
+        self.on_assigned: Revoked | None = None
+        self.on_revoked: Revoked | None = None
+        self._client = client
+        self._metadata_age_s = config["metadata.max.age.ms"] / 1000
+        self._member = Membership(client, config["group.id"], config)
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._shape: dict[str, int] = {}  # partition counts when the group last joined
+        self._look_at = 0.0
+        self._look: Question[Cluster] = Question(background)
+        self._join: Question[list[TopicPartition]] = Question(background)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there are topics, or a pattern, that it is for."""
+        return bool(self._topics) or self._pattern is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the partitions may be another member's by now."""
+        return self._member.lost
+
+    def identity(self) -> dict[str, Any]:
+        """Generation, member and instance id."""
+        return self._member.identity()
+
+    def begin(self, topics: Iterable[str] | re.Pattern[str]) -> None:
+        """Take part for these topics, or for all of a pattern."""
+        self._pattern = topics if isinstance(topics, re.Pattern) else None
+        self._topics = frozenset() if isinstance(topics, re.Pattern) else frozenset(topics)
+        self._member.joined = False
+        self._look_at = 0.0
+        self._look.drop()
+
+    async def end(self) -> None:
+        """Leave the group."""
+        await self._member.leave()
+        self._topics, self._pattern = frozenset(), None
+
+    def drop_join(self) -> None:
+        """Do not wait for the others any more."""
+        self._join.drop()
+
+    def note_poll(self) -> None:
+        """The consumer polls: it is alive."""
+        self._member.poll_time = time.monotonic()
+
+    def join(self, step_s: StepTime, revoke: Callable[[StepTime], None]) -> list[TopicPartition] | None:
+        """Join (again) if that is needed, once `revoke` has let the partitions go. Gives the new share, None if nothing has
+        changed. Raises UnderWay while others are waited for."""
+        member = self._member
+        if member.failure is not None:
+            raise member.failure
+        if not self._join.is_open:
+            try:
+                self._look_at_topics(0.0 if member.joined else step_s())
+            except UnderWay:
+                if not member.joined:
+                    raise
+            if member.joined:
+                return None
+            revoke(step_s)
+        return self._join.answer(step_s(), lambda: member.join(self._topics))
+
+    def _look_at_topics(self, wait_s: float) -> None:
+        """Once in `metadata.max.age.ms` (and before the first join): new topics of a pattern, grown topics. While a
+        topic is missing, each second. Raises UnderWay."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        pattern = self._pattern
+        wanted = None if pattern is not None else sorted(self._topics)
+        cluster = self._look.answer(wait_s, lambda: self._client.metadata(wanted, refresh=True))
+        if pattern is not None:
+            names = {name for name, info in cluster.topics.items() if not info.internal and pattern.fullmatch(name)}
+            self._topics = frozenset(names)
+        shape = {name: len(info.partitions) for name, info in cluster.topics.items() if name in self._topics}
+        missing = bool(self._topics - set(shape))
+        self._look_at = now + (MISSING_TOPIC_S if missing else self._metadata_age_s)
+        if shape != self._shape:
+            self._shape = shape
+            self._member.joined = False
