@@ -135,9 +135,7 @@ class Membership:
             shares = await self._share_out(joined, name)
         request = SyncGroupRequest(
             group_id=self.group,
-            generation_id=self.generation_id,
-            member_id=self.member_id,
-            group_instance_id=self.group_instance_id,
+            **self.identity(),
             protocol_type=PROTOCOL_TYPE,
             protocol_name=name,
             assignments=[
@@ -198,13 +196,7 @@ class Membership:
                     return
 
     async def _heartbeat(self) -> None:
-        request = HeartbeatRequest(
-            group_id=self.group,
-            generation_id=self.generation_id,
-            member_id=self.member_id,
-            group_instance_id=self.group_instance_id,
-        )
-        await self._client.ask_coordinator(self.group, "group", request)
+        await self._client.ask_coordinator(self.group, "group", HeartbeatRequest(group_id=self.group, **self.identity()))
 
     def _stop_heart(self) -> None:
         if self._heart is not None and self._heart is not asyncio.current_task():

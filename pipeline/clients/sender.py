@@ -24,6 +24,7 @@ from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.connection import Connection, Piece
 from penstock.pipeline.clients.metadata import NO_TOPIC_ID
+from penstock.pyx.wire.message import CompactWriter, Writer
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 PRODUCE_KEY = 0
@@ -88,39 +89,22 @@ def produce_frame(
 
     The same bytes as ProduceRequest's own encoding; written by hand because that one would join them.
     """
-    size = sum(piece.nbytes for piece in pieces)
-    name = client_id.encode()
-    head = bytearray(_HEAD.pack(PRODUCE_KEY, version, correlation_id) + struct.pack(">h", len(name)) + name)
-    if version < FLEXIBLE_FROM:
-        head += struct.pack(">h", -1) if transactional_id is None else _string(transactional_id)
-        head += struct.pack(">hii", acks, timeout_ms, 1) + _string(topic)
-        head += struct.pack(">iii", 1, partition, size)
-        return [head, *pieces]
-    head += b"\x00"  # no tags in the header
-    head += b"\x00" if transactional_id is None else _compact_string(transactional_id)
-    head += struct.pack(">hi", acks, timeout_ms) + b"\x02"  # arrays of one: length plus one
-    head += topic_id if version >= TOPIC_IDS_FROM else _compact_string(topic)
-    head += b"\x02" + struct.pack(">i", partition) + _uvarint(size + 1)
-    return [head, *pieces, b"\x00\x00\x00"]  # no tags of partition, topic, request
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _compact_string(text: str) -> bytes:
-    data = text.encode()
-    return _uvarint(len(data) + 1) + data
-
-
-def _uvarint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    flexible = version >= FLEXIBLE_FROM
+    head = Writer(_HEAD.pack(PRODUCE_KEY, version, correlation_id))
+    head.string(client_id)
+    head = CompactWriter(head) if flexible else head
+    head.tags()  # of the header
+    head.nullable_string(transactional_id)
+    head += struct.pack(">hi", acks, timeout_ms)
+    head.array_length(1)
+    if version >= TOPIC_IDS_FROM:
+        head += topic_id
+    else:
+        head.string(topic)
+    head.array_length(1)
+    head += struct.pack(">i", partition)
+    head.bytes_length(sum(piece.nbytes for piece in pieces))
+    return [head, *pieces, *([b"\x00\x00\x00"] if flexible else [])]  # no tags of partition, topic, request
 
 
 class Sender:

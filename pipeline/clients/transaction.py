@@ -210,10 +210,8 @@ class TransactionalSender:
             self._touched = True
             await self._add_group(group)
             request = TxnOffsetCommitRequest(
-                transactional_id=self.transactional_id,
+                **self._identity(),
                 group_id=group,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
                 generation_id_or_member_epoch=generation_id,
                 member_id=member_id,
                 group_instance_id=group_instance_id,
@@ -233,14 +231,7 @@ class TransactionalSender:
     async def _add_group(self, group: str) -> None:
         if group in self._groups or self._version2:
             return
-        await self._ask(
-            AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                group_id=group,
-            )
-        )
+        await self._ask(AddOffsetsToTxnRequest(**self._identity(), group_id=group))
         self._groups.add(group)
 
     async def commit(self) -> None:
@@ -310,12 +301,7 @@ class TransactionalSender:
     # Coordinator
 
     async def _end(self, committed: bool) -> None:
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            committed=committed,
-        )
+        request = EndTxnRequest(**self._identity(), committed=committed)
         try:
             answer = await self._ask(request, END_TXN_V2 if self._version2 else None)
         except KafkaError as error:
@@ -334,6 +320,14 @@ class TransactionalSender:
             return
         if self._version2:
             self._take_producer(answer.producer_id, answer.producer_epoch)
+
+    def _identity(self) -> dict[str, Any]:
+        """What every request of a transaction begins with."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+        }
 
     def _take_producer(self, producer_id: int, producer_epoch: int) -> None:
         """Another epoch, maybe another id: sequences begin at 0."""
