@@ -6,6 +6,7 @@ room in `buffer.memory`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -182,7 +183,7 @@ class Accumulator:
                 return line.closed.popleft()
             batch = line.open
             if batch is None:
-                return float("inf")
+                return math.inf
             left_s = batch.ripe_at - time.monotonic()
             if left_s > 0:
                 return left_s

@@ -7,6 +7,7 @@ one may be left, everything after it goes under a new producer id.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +66,10 @@ class Dispatcher:
                 return
             batch = self._accumulator.next(tp)
             if not isinstance(batch, Batch):
-                self._pump_later(tp, flow, batch)
+                if batch < math.inf:
+                    if flow.timer is not None:
+                        flow.timer.cancel()
+                    flow.timer = asyncio.get_running_loop().call_later(batch, self.pump, tp)
                 return
             flow.in_flight += 1
             try:
@@ -76,12 +80,6 @@ class Dispatcher:
                 self._accumulator.finish(batch, None, unsent)
                 continue
             future.add_done_callback(partial(self._answered, flow, batch))
-
-    def _pump_later(self, tp: TopicPartition, flow: _Flow, wait_s: float) -> None:
-        if wait_s < float("inf"):
-            if flow.timer is not None:
-                flow.timer.cancel()
-            flow.timer = asyncio.get_running_loop().call_later(wait_s, self.pump, tp)
 
     def _submit(self, flow: _Flow, batch: Batch, identity: tuple[int, int]) -> asyncio.Future[Produced]:
         count = batch.builder.count

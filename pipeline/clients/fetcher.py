@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
@@ -22,19 +22,6 @@ from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 _fetcher_numbers = itertools.count()
-
-
-class Batch(Protocol):
-    """What the filter of aborted transactions reads."""
-
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def is_control(self) -> bool: ...
-    @property
-    def is_transactional(self) -> bool: ...
 
 
 def committed_only(batches: Iterable[RawBatch], aborted: Sequence[FetchResponse.AbortedTransaction]) -> Iterator[RawBatch]:

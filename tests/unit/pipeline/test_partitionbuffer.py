@@ -58,7 +58,7 @@ def test_columns_after_records_skip_what_was_given_out() -> None:
 def test_a_batch_that_cannot_be_read_stops_the_position_in_front_of_it(by_columns: bool) -> None:
     bad = batch(2, 3, spoilt=True)
     buffer = filled(0, batch(0, 2), bad, batch(5, 1), next_offset=6)
-    given = []
+    given: list[int] = []
     while not buffer.is_empty:
         if by_columns:
             polled = buffer.take_columns()
