@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import re
 import shlex
 import signal
@@ -466,6 +467,29 @@ def test_pattern_subscription_and_auto_commit(bootstrap: str, make_topic: Callab
         assert take(consumer, 1)[0].value == b"x"
     with Consumer(bootstrap, **group) as consumer:
         assert consumer.committed([(topic, 0)]) == {(topic, 0): (1, "")}
+
+
+def test_commits_without_waiting_are_of_the_positions_when_they_were_asked_for(
+    bootstrap: str, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(1)
+    tp = (topic, 0)
+    answers: queue.Queue[KafkaError | None] = queue.Queue()
+    revoked: list[list[TopicPartition]] = []
+    with Producer(bootstrap) as producer:
+        producer.send_many(topic, None, [b"v"] * 10)
+    with Consumer(bootstrap, **{"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP}) as consumer:
+        consumer.subscribe([topic], on_revoked=revoked.append)
+        take(consumer, 10)
+        consumer.commit_async({tp: (4, "note")}, answers.put)
+        assert answers.get(timeout=LIMIT_S) is None
+        assert consumer.committed([tp]) == {tp: (4, "note")}
+        consumer.commit_async(callback=answers.put)
+        consumer.seek(tp, 0)
+        assert answers.get(timeout=LIMIT_S) is None
+        assert consumer.committed([tp]) == {tp: (10, "")}
+        consumer.unsubscribe()
+        assert (revoked, consumer.assignment()) == ([[tp]], [])
 
 
 def test_seek_positions_and_errors(bootstrap: str, make_topic: Callable[..., str]) -> None:

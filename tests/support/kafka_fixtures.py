@@ -60,7 +60,7 @@ def _commits(consumer: Consumer) -> bool:
     try:
         consumer.commit(offsets=[TopicPartition("__consumer_offsets", 0, 0)], asynchronous=False)
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+        if error.args[0].code() not in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR):
             raise
         return False
     return True
