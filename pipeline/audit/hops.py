@@ -76,7 +76,7 @@ def _bucket(number: int) -> str:
 def _limits(*counts: TopicCounts) -> str:
     """Words for logs that no longer hold all their records: their counts are only part of the story."""
     partitions = sum(start > 0 for one in counts for start in one.starts.values())
-    return f"retention has removed the beginning of {partitions} partitions: not compared" if partitions else ""
+    return f"retention, or a trim, has removed the beginning of {partitions} partitions: not compared" if partitions else ""
 
 
 def _damage(counts: TopicCounts) -> str:
@@ -170,7 +170,7 @@ async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
         hop.again = again.total()
         hop.conclude(
             damage,
-            limits or _limits(whole, mirrored),
+            limits or _limits(whole) or _limits(mirrored),
             partial(_trouble, noted, told, "mirrored by its own note, partition"),
         )
         together.hops.append(hop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -327,6 +328,7 @@ def test_an_audit_that_can_not_tell_does_not_say_complete(pipeline: Pipeline) ->
     assert done.returncode == 3
     said = " ".join(done.stdout.split())
     assert "Cannot tell whether" in said and "Complete" not in said
+    assert set(re.findall(r"the beginning of (\d+) partitions", said)) == {"2"}
 
 
 def compact(pipeline: Pipeline, broker: BrokerProcess, topic: str) -> int:
