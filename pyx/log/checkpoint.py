@@ -54,6 +54,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -460,17 +461,16 @@ class Checkpoints:
         """Take what our file says, or said at the stop before. Raises ValueError."""
         data, by_us = there, False
         if stopped:
-            try:
-                parse_offsets(stopped)
+            with suppress(ValueError):  # The mark of the stop is damaged.
+                self._offsets, kafkas = parse_offsets(stopped)
                 data, by_us = stopped, True
-            except ValueError:
-                pass  # The mark of the stop is damaged.
+        if not by_us:
+            self._offsets, kafkas = parse_offsets(there)
         if data != there:
             _log.warning(
                 "`%s` isn't as the last clean stop left it: it was damaged, or an older one was put back. What it held at that "
                 "stop holds", self._folder / OURS,
             )  # fmt: skip
-        self._offsets, kafkas = parse_offsets(data)
         self._lines = {key: format_line(key, known) for key, known in self._offsets.items()}
         self._written, self._overdue = data == there, False
         self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
