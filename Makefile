@@ -149,6 +149,15 @@ bundle:
 	$(MAKE) deb ETL=1
 	$(BIN)/python deploy/deb/bundle.py --out dist/bundle --tar dist/penstock-bundle-$$(ls dist/deb | sed -n 's/^penstock-\([0-9][^_]*\)_.*/\1/p').tar dist/deb/*.deb
 
+# All that a release publishes, with its checksums, in dist/release. Only what a commit has gets in.
+.PHONY: release
+release: build/stamp-venv
+	$(BIN)/python deploy/release.py begin
+	$(MAKE) bundle
+	flock build/lock $(BIN)/python -m build --sdist --no-isolation --outdir dist/release
+	flock build/lock $(BIN)/python deploy/wheel.py --out dist/release
+	$(BIN)/python deploy/release.py end
+
 # From nothing to a running pipeline on machines of its own (systemd-nspawn, and one that is emulated; as root), with plays killed
 # at every task (PENSTOCK_DEPLOY_KILLS=5: at every fifth).
 APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-client qemu-system-x86
