@@ -17,6 +17,7 @@ stages        programs that work between brokers, held while their input is fill
 mirrormaker   MirrorMaker 2, tuned, exactly once
 report        what a run found, for people and for programs
 figures       the table of figures in a document: one row a target
+history       a line a run, so that figures can be drawn over time
 hoarders      clients that hold memory for requests which never come whole
 plots         pictures of a run
 """

@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from penstock.bench import figures, plots, report
+from penstock.bench import figures, history, plots, report
 from penstock.bench.cases import CASES
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out, chosen
 from penstock.bench.sides import BEFORE, NAMES, OTHERS, penstock_of
 from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
+from penstock.errors import os_error_text
 from penstock.hints import quoted
 from penstock.output import Output
 
@@ -59,6 +60,20 @@ FREE_BYTES_MIN = 8 << 30
     metavar="FILE",
     help="Also write the targets that were measured into the table of figures in this document.",
 )
+@click.option(
+    "--history",
+    "history_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    default=history.default_file,
+    show_default=history.DEFAULT,
+    help="Gets a line of JSON of each run that ends.",
+)
+@click.option(
+    "--draw-history",
+    is_flag=True,
+    help="Measure nothing: draw the figures of `--only` over all runs of the history, into `--out`.",
+)
 @click.option("--work", type=click.Path(path_type=Path), help="Folder of the brokers' data; removed at the end. [OUT/work-*]")
 def command(
     what: str,
@@ -72,6 +87,8 @@ def command(
     as_json: bool,
     out: Path,
     document: Path | None,
+    history_file: Path,
+    draw_history: bool,
     work: Path | None,
 ) -> None:
     """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
@@ -92,6 +109,9 @@ def command(
         width = max(len(case.name) for case in cases)
         click.echo("\n".join(f"{case.name:{width}}  {case.title}" for case in cases))
         return
+    if draw_history:
+        _draw_history(history_file, what, {case.name for case in cases}, out)
+        return
     if before and not penstock_of(before).exists():
         raise click.ClickException(f"`{before}` has no `.venv/bin/penstock`: run `make build` in it")
     try:
@@ -106,6 +126,10 @@ def command(
     # An ordinary end by SIGTERM, so that no broker outlives it.
     signal.signal(signal.SIGTERM, lambda number, frame: _interrupt())
     _carry_out(run, out.resolve(), work, before.resolve() if before else None)
+    try:
+        history.append(history_file, run)
+    except OSError as error:
+        click.echo(f"the history has no line of this run: {os_error_text(error)}", err=True)
     if document:
         click.echo(f"{figures.update(document, run)} rows written to `{document}`", err=True)
     if as_json:
@@ -114,6 +138,21 @@ def command(
         console = Output()
         report.tell(run, console if console.is_terminal else Output(width=160))
         click.echo(f"written to `{out}`", err=True)
+
+
+def _draw_history(file: Path, what: str, cases: set[str], out: Path) -> None:
+    entries, unread = history.read(file, what) if file.exists() else ([], [])
+    if unread:
+        click.echo(f"`{file}` has {len(unread)} lines that can't be read, the first is line {unread[0]}", err=True)
+    out.mkdir(parents=True, exist_ok=True)
+    picture = out / f"history-{what}.png"
+    drawn = plots.draw_history(entries, what, cases, picture)
+    if not drawn:
+        raise click.ClickException(
+            f"`{file}` has {len(entries)} runs of the {what}, and none of them measured a figure that has a target\n"
+            f"hint: penstock bench {quoted(what)} --history {quoted(file)}"
+        )
+    click.echo(f"{drawn} figures of {len(entries)} runs drawn into `{picture}`", err=True)
 
 
 def _interrupt() -> None:

@@ -1,11 +1,14 @@
-"""Pictures of a run; matplotlib comes with the extra `bench`."""
+"""Pictures of a run, and of figures over time; matplotlib comes with the extra `bench`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.case import Measured, label
+from penstock.bench.history import Entry
 from penstock.bench.run import Run
 from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
 from penstock.bench.targets import TARGETS, Verdict
@@ -41,6 +44,44 @@ def draw(run: Run, folder: Path) -> list[Path]:
         if case.name.startswith("steps-") and case.name in run.measured
     ]
     return [path for path in drawn if path is not None]
+
+
+def draw_history(entries: Sequence[Entry], what: str, cases: set[str], path: Path) -> int:
+    """Write a PNG: of each bound on these cases our figure over time, a line for each machine and scale, beside the limit.
+
+    Returns how many figures were drawn; without one there is no picture. Raises ModuleNotFoundError without matplotlib.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import dates, pyplot
+
+    bounds = [bound for target in TARGETS[what] for bound in target.bounds if bound.case in cases]
+    bounds = [bound for bound in bounds if any(bound.value(entry.cases) is not None for entry in entries)]
+    if not bounds:
+        return 0
+    columns = min(len(bounds), 3)
+    rows = math.ceil(len(bounds) / columns)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(5.5 * columns, 0.8 + 2.6 * rows), squeeze=False)
+    for axes in grid.flat[len(bounds) :]:
+        axes.set_visible(False)
+    for axes, bound in zip(grid.flat, bounds, strict=False):
+        for conditions in dict.fromkeys(entry.conditions for entry in entries):
+            points = [(one.when, bound.value(one.cases)) for one in entries if one.conditions == conditions]
+            measured = [(when, value) for when, value in points if value is not None]
+            if measured:
+                axes.plot(*zip(*measured, strict=True), marker=".", label=conditions)
+        axes.axhline(bound.limit, color="black", linestyle=":")
+        axes.set_ylim(bottom=0)
+        axes.set_title(f"{bound.case} {label(bound.metric)}{bound.multiple_of}", fontsize=9)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(axes.xaxis.get_major_locator()))
+    lines = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="lower center", fontsize=8)
+    figure.suptitle("dotted: the limit", fontsize=9)
+    figure.tight_layout(rect=(0, 0.22 * (1 + len(lines)) / figure.get_figheight(), 1, 1))
+    figure.savefig(path, dpi=80)
+    pyplot.close(figure)
+    return len(bounds)
 
 
 def _targets(run: Run, path: Path, pyplot: Any) -> Path | None:

@@ -21,6 +21,7 @@ from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
 BUSY_LOAD = 0.7
+WHEN = "%Y-%m-%d %H:%M UTC"  # how the date of a run is written
 
 
 @dataclass
@@ -140,7 +141,7 @@ def machine(world: World) -> dict[str, str]:
     models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.M)
     return {
-        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "when": datetime.datetime.now(datetime.UTC).strftime(WHEN),
         "cores": f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
         "memory": f"{int(memory[1]) / (1 << 20):.0f} GiB" if memory else "?",
         "kernel": platform.release(),

@@ -41,6 +41,11 @@ class Bound:
         """Whether the limit is a number, and not what another side or case takes."""
         return not (self.times or self.of_case)
 
+    @property
+    def multiple_of(self) -> str:
+        """What the limit multiplies, in words; nothing where it is a number."""
+        return f" x {NAMES[self.times]}" if self.times else f" x {self.of_case}" if self.of_case else ""
+
     def value(self, cases: Cases) -> float | None:
         """Ours, as a multiple where the limit is one."""
         ours = self._median(cases, self.case, PENSTOCK)
@@ -71,8 +76,7 @@ class Bound:
 
     def text(self, cases: Cases) -> str:
         """Our figure beside its limit."""
-        value, sign = self.value(cases), ">=" if self.at_least else "<="
-        of = f" x {NAMES[self.times]}" if self.times else f" x {self.of_case}" if self.of_case else ""
+        value, sign, of = self.value(cases), ">=" if self.at_least else "<=", self.multiple_of
         shown = "-" if value is None else (_multiple(value) if of else show(self.metric, value))
         limit = f"{self.limit:.3g}{of}" if of else f"{self.limit:g}"
         return f"{self.case} {label(self.metric)}: {shown} ({sign} {limit})"
