@@ -156,6 +156,7 @@ release: build/stamp-venv
 	$(MAKE) bundle
 	flock build/lock $(BIN)/python -m build --sdist --no-isolation --outdir dist/release
 	flock build/lock $(BIN)/python deploy/wheel.py --out dist/release
+# `$(MAKE) wheels` is called here once that target is there; until then the wheel links the RocksDB and codecs of this Debian.
 	$(BIN)/python deploy/release.py end
 
 # From nothing to a running pipeline on machines of its own (systemd-nspawn, and one that is emulated; as root), with plays killed
