@@ -46,16 +46,16 @@ class Commits:
 
     def begin(self, offsets: Offsets | None = None) -> Coroutine[Any, Any, None]:
         """A commit of these offsets, or of the positions as they are now, for the loop."""
-        return self._commit(self._positions.known() if offsets is None else offsets)
+        return self._commit(self._group_id(), self._positions.known() if offsets is None else offsets)
 
-    async def _commit(self, offsets: Offsets) -> None:
+    async def _commit(self, group: str, offsets: Offsets) -> None:
         identity: dict[str, Any] = {}
         if self._subscription is not None and self._subscription.is_active:
             identity = self._subscription.identity()
             if not identity["member_id"]:
                 # Without an id the coordinator of an empty group would take it for a commit from outside.
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._group}`")
-        await self._client.commit(self._group_id(), with_metadata(offsets), **identity)
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{group}`")
+        await self._client.commit(group, with_metadata(offsets), **identity)
 
     def _group_id(self) -> str:
         if self._group is None:
@@ -66,9 +66,15 @@ class Commits:
         """Commit without waiting; the callback runs in the loop's thread."""
 
         def done(future: concurrent.futures.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
+            error: BaseException | None
+            if future.cancelled():
+                error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the consumer was closed")
+            else:
+                error = future.exception()
+            if error is not None and not isinstance(error, KafkaError):
+                error = KafkaError(ErrorCode.INVALID_REQUEST, f"commit: {error}")
             if callback is not None:
-                callback(error if isinstance(error, KafkaError) else None)
+                callback(error)
             elif error is not None:
                 self._log.warning("a commit failed: %s", error)
 

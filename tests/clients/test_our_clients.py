@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
@@ -488,8 +489,13 @@ def test_commits_without_waiting_are_of_the_positions_when_they_were_asked_for(
         consumer.seek(tp, 0)
         assert answers.get(timeout=LIMIT_S) is None
         assert consumer.committed([tp]) == {tp: (10, "")}
+        consumer.commit_async({tp: "4"}, answers.put)  # type: ignore[dict-item]  # the answer is an error, not success
+        assert isinstance(answers.get(timeout=LIMIT_S), KafkaError)
+        assert consumer.committed([tp]) == {tp: (10, "")}
         consumer.unsubscribe()
         assert (revoked, consumer.assignment()) == ([[tp]], [])
+    with Consumer(bootstrap) as consumer, pytest.raises(ConfigError, match="committed offsets need"):
+        consumer.commit_async({tp: 4}, answers.put)
 
 
 def test_seek_positions_and_errors(bootstrap: str, make_topic: Callable[..., str]) -> None:
