@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker.tools.logcommand import command
 from support.harness import BrokerProcess
+from support.kafka_fixtures import load_coordinators
 from support.kafka_jars import KAFKA_VERSION, ApacheKafka, java, jvm, kafka_classpath
 
 pytestmark = pytest.mark.kafka
@@ -100,9 +101,11 @@ def test_a_clean_kafka_folder_opens(tmp_path: Path, versions: tuple[str, ...]) -
     kafka = ApacheKafka(tmp_path / "kafka", versions[0])
     kept = [b"kept", b"kept"]
     try:
+        load_coordinators(kafka.bootstrap)
         fill(kafka.bootstrap)
         if len(versions) > 1:
             upgrade(kafka)
+            load_coordinators(kafka.bootstrap)
             fill_newest(kafka.bootstrap)
             kept.append(b"newer")
         before = {topic: read(kafka.bootstrap, topic, count) for topic, count in (("plain", 3), ("exact.ly-1", 1))}
