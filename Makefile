@@ -174,11 +174,15 @@ SEED ?=
 faults: ext
 	PYTHONPATH=tests $(BIN)/python -m support.admin_run --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-# Mirror, dedupe and the load killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
-.PHONY: failpoints
-failpoints: build
-	PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2 tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py \
-	  tests/faults/test_mirror_decisions.py tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py tests/spark/test_etl_kills.py
+# Mirror and dedupe, then the load, killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
+.PHONY: failpoints failpoints-stages failpoints-load
+failpoints: failpoints-stages failpoints-load
+EVERY_FAILPOINT = PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2
+failpoints-stages: build
+	$(EVERY_FAILPOINT) tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py tests/faults/test_mirror_decisions.py \
+	  tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py
+failpoints-load: build
+	$(EVERY_FAILPOINT) tests/spark/test_etl_kills.py
 
 # Nights on a Spark cluster, and into tables at hdfs:// and s3a://. NameNode and DataNode come from Maven; the S3 server is built as
 # a Go module, which takes minutes and a Go of 1.25 or newer (Debian 12 has none).

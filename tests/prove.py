@@ -47,7 +47,8 @@ class Part(NamedTuple):
 
 PARTS = {
     "faults": Part("an hour"),
-    "failpoints": Part("20 minutes"),
+    "failpoints-stages": Part("half an hour"),
+    "failpoints-load": Part("a quarter of an hour"),
     "powercuts": Part("half an hour", root=True),
     "soak": Part("an hour", root=True),
     "remote-tables": Part("15 minutes", needs="Go 1.25"),

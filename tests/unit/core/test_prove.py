@@ -19,7 +19,7 @@ KILLS ?= 200
 PARTS ?=
 faults:
 \t@echo judged
-failpoints:
+failpoints-load:
 \t@echo lost a record; exit 3
 """
 
@@ -48,25 +48,25 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_each_part_leaves_its_row(tree: Path) -> None:
-    done = prove(tree, "faults", "failpoints", PARTS="faults failpoints")
+    done = prove(tree, "faults", "failpoints-load", PARTS="faults failpoints-load")
     assert done.returncode == 1
     last, given, commit, began, took, passed = row(tree, "faults")
     assert (last, given, passed) == ("passed", "", f"{commit}, {began}")
     assert re.fullmatch(COMMIT, commit) and re.fullmatch(DATE, began) and re.fullmatch(r"0 min \d+ s", took)
-    assert row(tree, "failpoints")[0] == "failed: exit code 2" and row(tree, "failpoints")[-1] == ""
+    assert row(tree, "failpoints-load")[0] == "failed: exit code 2" and row(tree, "failpoints-load")[-1] == ""
     assert row(tree, "powercuts") == ["never run", "", "", "", "", ""]
-    assert "lost a record" in (tree / "build" / "prove" / "failpoints.log").read_text()
+    assert "lost a record" in (tree / "build" / "prove" / "failpoints-load.log").read_text()
 
 
 def test_a_row_stays_until_its_part_is_run_again(tree: Path) -> None:
-    prove(tree, "failpoints")
-    failed = row(tree, "failpoints")
+    prove(tree, "failpoints-load")
+    failed = row(tree, "failpoints-load")
     (tree / "Makefile").write_text(MAKEFILE.replace("exit 3", "exit 0"))
     assert prove(tree, "faults").returncode == 0
-    assert row(tree, "failpoints") == failed
+    assert row(tree, "failpoints-load") == failed
     assert re.fullmatch(COMMIT + r"\+", row(tree, "faults")[2])
-    assert prove(tree, "failpoints").returncode == 0
-    assert row(tree, "failpoints")[0] == "passed"
+    assert prove(tree, "failpoints-load").returncode == 0
+    assert row(tree, "failpoints-load")[0] == "passed"
 
 
 def test_a_failure_does_not_hide_what_passed_before(tree: Path) -> None:
