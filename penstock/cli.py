@@ -17,7 +17,8 @@ from penstock.failpoints import SpecError
 from penstock.hints import quoted
 from penstock.log import LevelError
 
-# Sub-command -> module whose `command` it is. Imported lazily: `penstock broker` must not pay for PySpark.
+# Sub-command -> module whose `command` it is. Imported lazily: `penstock broker` must not pay for the others. None of these
+# modules needs an extra: a command imports what does when it is called, so that its help is there without.
 COMMANDS = {
     "broker": "penstock.broker.command",
     "mirror": "penstock.mirror.command",
@@ -78,31 +79,9 @@ class Lazy(click.Group):
         module = COMMANDS.get(name)
         if module is None:
             return None
-        try:
-            command = importlib.import_module(module).command
-        except ModuleNotFoundError as error:
-            if _extra_of(error) is None:
-                raise
-            return _not_installed(name, error)
+        command = importlib.import_module(module).command
         assert isinstance(command, click.Command)
         return command
-
-
-def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
-    """A command that says which extra it lacks, whatever it is given; the help of all commands goes on without it."""
-    words = _lacking(error)
-
-    def complain(given: tuple[str, ...]) -> None:
-        raise click.ClickException(words)
-
-    return click.Command(
-        name,
-        callback=complain,
-        help=f"Needs the extra `{_extra_of(error)}`.",
-        params=[click.Argument(["given"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-        add_help_option=False,
-    )
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,6 @@ from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.output import Output, reader_is_gone
 from penstock.pipeline import job
-from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
@@ -71,6 +70,8 @@ def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], tim
 
 def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, Any]:
     """The audit of one table. Raises ClickException."""
+    from penstock.pipeline.audit.hops import audit  # here, since the help must not need delta-rs
+
     columns = (TextColumn("counting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("records", total=None)

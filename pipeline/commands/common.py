@@ -30,12 +30,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
     """Add the shared options to a command; they come to it as `invocation: Invocation`."""
 
     def with_cluster(
-        bootstrap: str,
-        config_path: Path | None,
-        overrides: tuple[str, ...],
-        as_json: bool,
-        timeouts: Timeouts,
-        **rest: Any,
+        bootstrap: str, config_path: Path | None, overrides: tuple[str, ...], as_json: bool, timeouts: Timeouts, **rest: Any
     ) -> T:
         return command(invocation=Invocation(bootstrap, client_properties(config_path, overrides), as_json, timeouts), **rest)
 

@@ -6,6 +6,9 @@ import datetime
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import deltalake
 
 from penstock.pipeline.demo import flights
 from penstock.pipeline.etl.table import THREADS
@@ -28,13 +31,17 @@ class Verdict:
         return self.rows == self.expected and not (self.missing or self.twice or self.foreign)
 
 
+def count_values(table: Path, column: str) -> Counter[Any]:
+    """How many rows of the table's current files have each value of a column."""
+    values = Counter[Any]()
+    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=[column], use_threads=THREADS):
+        values.update(batch.column(column).to_pylist())
+    return values
+
+
 def compare(table: Path, first: datetime.date, last: datetime.date) -> Verdict:
     """Read every id from the table's current files and compare with the data set's ids of first..last."""
-    import deltalake
-
-    ids = Counter[str]()
-    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["id"], use_threads=THREADS):
-        ids.update(batch.column("id").to_pylist())
+    ids = count_values(table, "id")
     expected: set[str] = set()
     for row in flights.rows():
         day = datetime.date(int(row["year"]), int(row["month"]), int(row["day"]))

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -14,7 +15,9 @@ from rich.table import Table
 from penstock.pipeline.demo import flights
 from penstock.pipeline.demo.parts import PartError
 from penstock.pipeline.demo.progress import Show
-from penstock.pipeline.demo.run import Outcome, Plan, demo
+
+if TYPE_CHECKING:
+    from penstock.pipeline.demo.run import Outcome, Plan
 
 NIGHTS = 31
 
@@ -37,6 +40,8 @@ def command(whole_year: bool, nights: int, kill: bool, out: Path, seed: int | No
 
     Example: penstock demo --nights 7 --kill
     """  # fmt: skip
+    from penstock.pipeline.demo.run import Plan, demo  # here, since the help must not need what these need
+
     nights = (flights.LAST_DAY - flights.FIRST_DAY).days + 1 if whole_year else nights
     plan = Plan(out.resolve(), flights.FIRST_DAY, nights, kill, random.randrange(1 << 32) if seed is None else seed)
     expected = sum(1 for row in flights.rows() if flights.flight_id(row)[:10] <= plan.days[-1].isoformat())

@@ -6,7 +6,12 @@ import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib
+from matplotlib import dates, pyplot
+
 from penstock.pipeline.demo.progress import Sample
+
+matplotlib.use("Agg")
 
 
 def draw(
@@ -17,11 +22,6 @@ def draw(
     title: str,
 ) -> None:
     """Write a PNG. `loaded` counts table rows by event day, `duplicates` events sent twice by event day."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import dates, pyplot
-
     figure, (rows, again, lag) = pyplot.subplots(3, 1, figsize=(11, 9), height_ratios=[3, 2, 3])
     days = sorted(loaded)
     rows.bar(days, [loaded[day] for day in days], width=0.9, color="#2f6f9f")

@@ -17,13 +17,12 @@ from typing import Any
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.demo import flights
-from penstock.pipeline.demo.check import Verdict, compare
+from penstock.pipeline.demo.check import Verdict, compare, count_values
 from penstock.pipeline.demo.lag import watch
 from penstock.pipeline.demo.parts import BrokerPart, Part, PartError
 from penstock.pipeline.demo.picture import draw
 from penstock.pipeline.demo.progress import Sample, Show
 from penstock.pipeline.etl.ready import ready_marker
-from penstock.pipeline.etl.table import THREADS
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -335,15 +334,6 @@ def _ledgers(out: Path) -> tuple[int, Counter[datetime.date]]:
     return sent, again
 
 
-def _rows_by_day(table: Path) -> Counter[datetime.date]:
-    import deltalake
-
-    days = Counter[datetime.date]()
-    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["day"], use_threads=THREADS):
-        days.update(batch.column("day").to_pylist())
-    return days
-
-
 async def demo(plan: Plan, show: Show) -> Outcome:
     """Run the main job. Raises PartError when a part fails that the demo didn't kill. SIGTERM ends it like Ctrl-C."""
     whole = asyncio.current_task()
@@ -370,7 +360,7 @@ async def demo(plan: Plan, show: Show) -> Outcome:
         await _stop_all(run)
     sent, again = _ledgers(plan.out)
     picture = plan.out / "demo.png"
-    loaded = _rows_by_day(run.table)
+    loaded = count_values(run.table, "day")
     draw(picture, loaded, again, run.samples, f"{loaded.total():,} flights in {plan.nights} nights")
     return Outcome(
         verdict=compare(run.table, plan.days[0], plan.days[-1]),

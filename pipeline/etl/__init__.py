@@ -1,6 +1,8 @@
 """The nightly load: one night's ranges of a topic become one commit of a Delta table. In reading order:
 
 command        `penstock etl`
+nights         the nights of one call, of all tables
+display        what the command shows
 load           nights, in the order that makes each of them happen exactly once
 night          a night, by its date
 cut            where a night ends, once all that it holds has come through
@@ -18,6 +20,7 @@ follow         every night after its end, in order
 jvm            Spark's JVM: started, asked why it ended
 children       the programs that a load starts, of which none outlives it
 interrupt      signals that end the command
+run            a run of a plan: what Spark and Delta do of it
 delta          the table's commit: rows, ranges, counts and run number together
 ledger         the notes of nights, as commits carry them
 table          the ledger of a table, read from Delta's log without a JVM

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Literal, NamedTuple
 
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
+from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.ledger import TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
@@ -27,7 +29,7 @@ TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 PEEK_BYTES = 64 << 10
 
 
-class Unreachable(Exception):
+class Unreachable(EtlError):
     """A cluster or topic that can't be asked now; the text says which and why."""
 
 
@@ -54,23 +56,34 @@ class ClusterView:
         self._bootstrap = bootstrap
         self._timeouts = timeouts
         self._admin: Admin | None = None
+        self._connections = AsyncExitStack()
 
     async def _connected(self) -> Admin:
         if self._admin is None:
-            admin = Admin(self._bootstrap, **{"client.id": "penstock-etl", **self._timeouts.properties()})
-            try:
-                await admin.start(self._timeouts.contact_ms)
-            except BaseException:
-                await admin.close()
-                raise
-            self._admin = admin
+            admin = self._timeouts.admin(self._bootstrap, "penstock-etl")
+            self._admin = await self._connections.enter_async_context(admin)
         return self._admin
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._admin is not None:
-            await self._admin.close()
-            self._admin = None
+        self._admin = None
+        await self._connections.aclose()
+
+    @contextmanager
+    def _asking(self, about: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked{about}: {error}") from None
+
+    @asynccontextmanager
+    async def _fetcher(self, starts: Offsets, **options: Any) -> AsyncIterator[Fetcher]:
+        fetcher = Fetcher(await self._connected(), **options)
+        fetcher.assign(starts)
+        try:
+            yield fetcher
+        finally:
+            await fetcher.close()
 
     async def topic(self, topic: str) -> TopicInfo:
         """The topic as it is now. Raises Unreachable."""
@@ -80,10 +93,8 @@ class ClusterView:
         return found
 
     async def _find(self, topic: str) -> TopicInfo | None:
-        try:
+        with self._asking():
             return (await (await self._connected()).metadata([topic], refresh=True)).topics.get(topic)
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked: {error}") from None
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions. Raises Unreachable."""
@@ -99,36 +110,28 @@ class ClusterView:
         isolation: Literal["read_committed", "read_uncommitted"] = (
             "read_committed" if at == LATEST and stable else "read_uncommitted"
         )
-        try:
+        with self._asking(" for offsets"):
             found = await (await self._connected()).list_offsets(dict.fromkeys(tps, at), isolation)
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
         return {tp: answer.offset for tp, answer in found.items()}
 
     async def stable_ends(self, tps: Iterable[TopicPartition]) -> tuple[Offsets, dict[TopicPartition, int]]:
         """Per partition the last stable offset, and the leader epoch under which it is that. Raises Unreachable."""
-        try:
+        with self._asking(" for offsets"):
             found = await (await self._connected()).list_offsets(dict.fromkeys(tps, LATEST), "read_committed")
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
         return {tp: at.offset for tp, at in found.items()}, {tp: at.leader_epoch for tp, at in found.items()}
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
         """Where the log has the ends of leader epochs; -1 of one that it doesn't know. Raises Unreachable."""
-        try:
+        with self._asking(" for the ends of leader epochs"):
             found = await (await self._connected()).offsets_for_leader_epoch(epochs)
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked for the ends of leader epochs: {error}") from None
         return {tp: end for tp, (_, end) in found.items()}
 
     async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """A group's positions, of those partitions that have one. Raises Unreachable."""
-        try:
+        with self._asking(f" for the positions of `{group}`"):
             admin = await self._connected()
             # One by one: of all positions of a busy stage together some are never stable.
             asked = await asyncio.gather(*(admin.committed(group, [tp]) for tp in tps))
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
         answers = {tp: answer for each in asked for tp, answer in each.items() if answer is not None}
         return {tp: _position(*answer) for tp, answer in answers.items()}
 
@@ -143,9 +146,8 @@ class ClusterView:
         if not left:
             return confirmed
         stable = await self.offsets(left, LATEST)
-        fetcher = Fetcher(await self._connected(), isolation="read_committed", partition_max_bytes=PEEK_BYTES)
-        fetcher.assign({tp: offset for tp, offset in left.items() if offset < stable[tp]})
-        try:
+        starts = {tp: offset for tp, offset in left.items() if offset < stable[tp]}
+        async with self._fetcher(starts, isolation="read_committed", partition_max_bytes=PEEK_BYTES) as fetcher:
             while fetcher.assigned():
                 for fetched in await fetcher.fetch():
                     if fetched.error is not None:
@@ -157,17 +159,13 @@ class ClusterView:
                     if late or fetched.next_offset >= stable[fetched.tp]:
                         left.pop(fetched.tp, None)
                 fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if tp in left})
-        finally:
-            await fetcher.close()
         return confirmed
 
     async def holds_records(self, tp: TopicPartition, start: int, end: int) -> bool:
         """Whether a committed data record stands in [start, end), or may yet: what is behind the last stable offset
         can't be read before a transaction ends. Raises Unreachable."""
         stable = (await self.offsets([tp], LATEST))[tp]
-        fetcher = Fetcher(await self._connected(), isolation="read_committed", max_wait_ms=1000)
-        fetcher.assign({tp: start})
-        try:
+        async with self._fetcher({tp: start}, isolation="read_committed", max_wait_ms=1000) as fetcher:
             while True:
                 for fetched in await fetcher.fetch():
                     if fetched.error is not None:
@@ -176,16 +174,13 @@ class ClusterView:
                         return bool(fetched.batches[0].base_offset < end)
                 if fetcher.position(tp) >= min(end, stable):
                     return stable < end
-        finally:
-            await fetcher.close()
 
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[CorruptBatch]:
         """The committed batches in some ranges that Spark can't read. Raises Unreachable."""
         found: list[CorruptBatch] = []
         behind = {tp: start for tp, (start, _) in ranges.items()}  # the offset behind the last record that could be read
-        fetcher = Fetcher(await self._connected(), isolation="read_committed")
-        fetcher.assign({tp: start for tp, (start, end) in ranges.items() if start < end})
-        try:
+        starts = {tp: start for tp, (start, end) in ranges.items() if start < end}
+        async with self._fetcher(starts, isolation="read_committed") as fetcher:
             while fetcher.assigned():
                 for fetched in await fetcher.fetch(ahead=False):
                     tp, batches = fetched.tp, list(fetched.batches)
@@ -201,23 +196,17 @@ class ClusterView:
                         elif batch.base_offset < ranges[tp][1]:
                             found.append(_corrupt(tp, ranges[tp][0], batch, behind[tp]))
                 fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < ranges[tp][1]})
-        finally:
-            await fetcher.close()
         return found
 
     async def raw_bytes(self, batch: CorruptBatch) -> bytes:
         """A corrupt batch as the log has it. Raises Unreachable."""
         tp = (batch.topic, batch.partition)
-        fetcher = Fetcher(await self._connected(), isolation="read_uncommitted", check_crcs=False)
-        fetcher.assign({tp: batch.start})
-        try:
+        async with self._fetcher({tp: batch.start}, isolation="read_uncommitted", check_crcs=False) as fetcher:
             while True:
                 for fetched in await fetcher.fetch():
                     if not fetched.batches or fetched.batches[0].last_offset + 1 != batch.end:
                         raise Unreachable(f"{self.name} no longer has the batch at {tp[0]}-{tp[1]} offset {batch.start}")
                     return bytes(fetched.batches[0])
-        finally:
-            await fetcher.close()
 
 
 def _corrupt(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> CorruptBatch:

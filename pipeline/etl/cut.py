@@ -19,7 +19,7 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import EARLIEST, LATEST
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, Offsets, Position, Unreachable
-from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.ledger import Status, TopicPartition
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
@@ -191,13 +191,10 @@ class Cut:
 
         Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
         """
-        try:
-            topic = await self._target.topic(self._topic)
-            tps = await self._target.partitions(self._topic)
-            earliest = await self._target.offsets(tps, EARLIEST)
-            stable, epochs = await self._target.stable_ends(tps)
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        topic = await self._target.topic(self._topic)
+        tps = await self._target.partitions(self._topic)
+        earliest = await self._target.offsets(tps, EARLIEST)
+        stable, epochs = await self._target.stable_ends(tps)
         ends = status.ends
         if ends and set(ends) != set(tps):
             raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}: {ANOTHER_TABLE}")
@@ -212,10 +209,7 @@ class Cut:
         """See that the topic still has all below the offsets that were seen under some leader epochs (-1: not known): one that
         was cut back ends that epoch, or has grown again under another, before (KIP-320). Raises Refused, EtlError."""
         known = {tp: epoch for tp, (_, epoch) in read.items() if epoch >= 0}
-        try:
-            ends = await self._target.epoch_ends(known) if known else {}
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        ends = await self._target.epoch_ends(known) if known else {}
         for tp, end in ends.items():
             offset = read[tp][0]
             if end < offset:
@@ -236,21 +230,15 @@ class Cut:
 
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[CorruptBatch, ...]:
         """The batches in these ranges of the topic that is loaded that Spark can't read. Raises EtlError."""
-        try:
-            return tuple(await self._target.corrupt(ranges))
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        return tuple(await self._target.corrupt(ranges))
 
     async def raw_bytes(self, batches: Iterable[CorruptBatch], limit: int) -> list[bytes | None]:
         """The bytes of corrupt batches; None once they would be more than `limit` together. Raises EtlError."""
         found: list[bytes | None] = []
-        try:
-            for batch in batches:
-                data = await self._target.raw_bytes(batch) if limit > 0 else None
-                limit -= len(data or b"")
-                found.append(data if limit >= 0 else None)
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        for batch in batches:
+            data = await self._target.raw_bytes(batch) if limit > 0 else None
+            limit -= len(data or b"")
+            found.append(data if limit >= 0 else None)
         return found
 
     async def check_still_there(
@@ -258,15 +246,12 @@ class Cut:
     ) -> None:
         """See that the topic is still that one and holds the ranges, whose ends were seen under these leader epochs. Raises
         Refused when it doesn't, EtlError when it can't be asked."""
-        try:
-            topic = await self._target.topic(self._topic)
-            known = set(await self._target.partitions(self._topic))
-            if not set(ranges) <= known:
-                raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}: {ANOTHER_TABLE}")
-            earliest = await self._target.offsets(ranges, EARLIEST)
-            stable = await self._target.offsets(ranges, LATEST)
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        topic = await self._target.topic(self._topic)
+        known = set(await self._target.partitions(self._topic))
+        if not set(ranges) <= known:
+            raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}: {ANOTHER_TABLE}")
+        earliest = await self._target.offsets(ranges, EARLIEST)
+        stable = await self._target.offsets(ranges, LATEST)
         self._check_id(topic, topic_id)
         for tp, (start, end) in ranges.items():
             if start < end:
@@ -279,10 +264,7 @@ class Cut:
     ) -> None:
         """See that the topic that the ranges were read from is still the one that they were planned on; what retention has
         removed since doesn't matter. Raises Refused, EtlError."""
-        try:
-            topic = await self._target.topic(self._topic)
-        except Unreachable as error:
-            raise EtlError(str(error)) from None
+        topic = await self._target.topic(self._topic)
         self._check_id(topic, topic_id)
         await self._check_epochs({tp: (ranges[tp][1], epoch) for tp, epoch in epochs.items()})
 

@@ -19,9 +19,4 @@ class Refused(EtlError):
 
 
 class Incomplete(EtlError):
-    """The night's records have not all arrived. `missing` says what is missing, one sentence each."""
-
-    def __init__(self, night: str, missing: list[str], *, is_over: bool) -> None:
-        way_on = ", or load what is there with `--incomplete mark`" if is_over else ""
-        super().__init__(f"night {night} is incomplete: {'; '.join(missing)}; run it again later{way_on}")
-        self.missing = missing
+    """The night's records have not all arrived."""

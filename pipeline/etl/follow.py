@@ -6,14 +6,16 @@ another try. What a table takes next is read from the table, so it doesn't matte
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.pipeline.etl.display import Display
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.etl.load import Load, Outcome
+from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import Night
 
 
@@ -26,43 +28,43 @@ class Follower:
     first: Night
     until: Night | None
     retry_s: float
-    on_done: Callable[[str, Outcome], None]
-    on_failure: Callable[[str, EtlError], None]
-    on_step: Callable[[str], None]
+    display: Display
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Go on for ever, or until the last night that is asked for is in all tables."""
         later: dict[str, float] = {}  # tables whose last try failed, and when the next one is due
         said: dict[str, str] = {}
         while True:
             now = time.monotonic()
-            nights = self._next_nights(later, said)
+            nights = await self._next_nights(later, said)
             if not nights and not later:
                 return
-            waits = {name: max(later.get(name, 0.0) - now, self._over_in_s(name, night)) for name, (night, _) in nights.items()}
+            waits = {
+                name: max(later.get(name, 0.0) - now, self.loads[name].over_in_s(night)) for name, (night, _) in nights.items()
+            }
             due = [name for name, wait_s in waits.items() if wait_s <= 0]
             if not due:
-                self.engine.stop()
-                self._wait(nights, [*waits.values(), *(at - now for name, at in later.items() if name not in nights)])
+                await asyncio.to_thread(self.engine.stop)
+                await self._wait(nights, [*waits.values(), *(at - now for name, at in later.items() if name not in nights)])
                 continue
             # The oldest night first, so that tables go forward side by side.
             name = min(due, key=lambda one: nights[one][0])
             night, reload = nights[name]
             later.pop(name, None)
             try:
-                outcome = self.loads[name].night(night, reload=reload)
+                outcome = await self.loads[name].night(night, reload=reload)
             except EtlError as error:
                 self._failed(name, error, later, said)
             else:
                 said.pop(name, None)
-                self.on_done(name, outcome)
+                self.display.done(outcome, name)
 
-    def _next_nights(self, later: dict[str, float], said: dict[str, str]) -> dict[str, tuple[Night, bool]]:
+    async def _next_nights(self, later: dict[str, float], said: dict[str, str]) -> dict[str, tuple[Night, bool]]:
         """By table its next night, and whether that is a reload that was begun; tables that are done are left out."""
         nights = {}
         for name, load in self.loads.items():
             try:
-                night, reload = load.next_night(self.first)
+                night, reload = await load.next_night(self.first)
             except EtlError as error:
                 if later.get(name, 0.0) <= time.monotonic():
                     self._failed(name, error, later, said)
@@ -76,14 +78,11 @@ class Follower:
         later[name] = time.monotonic() + self.retry_s
         if said.get(name) != str(error):
             said[name] = str(error)
-            self.on_failure(name, error)
+            self.display.failed(name, error)
 
-    def _over_in_s(self, name: str, night: Night) -> float:
-        return self.loads[name].over_in_s(night)
-
-    def _wait(self, nights: Mapping[str, tuple[Night, bool]], waits_s: list[float]) -> None:
+    async def _wait(self, nights: Mapping[str, tuple[Night, bool]], waits_s: list[float]) -> None:
         wait_s = max(0.0, min(waits_s))
         at = datetime.datetime.now().astimezone() + datetime.timedelta(seconds=wait_s)
         names = ", ".join(sorted({str(night) for night, _ in nights.values()}))
-        self.on_step(f"waits until {at:%Y-%m-%d %H:%M:%S %Z}{f' for night {names}' if names else ''}")
-        time.sleep(wait_s)
+        self.display.step(f"waits until {at:%Y-%m-%d %H:%M:%S %Z}{f' for night {names}' if names else ''}")
+        await asyncio.sleep(wait_s)

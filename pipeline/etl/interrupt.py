@@ -1,4 +1,4 @@
-"""Signals that end the command: the work runs in a thread of its own, so that the main thread can always hear them.
+"""Signals that end the command: the work's loop runs in a thread of its own, so that the main thread can always hear them.
 
 An exception out of a signal handler would come up anywhere in PySpark's client, which answers it with tracebacks and asks a
 JVM that is going.
@@ -6,13 +6,15 @@ JVM that is going.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Coroutine
 from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -25,13 +27,13 @@ class Interrupted(Exception):
         self.number = number
 
 
-def attend(work: Callable[[], None]) -> None:
+def attend(work: Coroutine[Any, Any, None]) -> None:
     """Do the work, and raise what it raises; or raise Interrupted at the first signal. Later ones are not heard then."""
     heard: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def do() -> None:
         try:
-            work()
+            asyncio.run(work)
         except BaseException as error:  # noqa: BLE001  (the main thread raises it)
             heard.put(error)
         else:

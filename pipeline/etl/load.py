@@ -4,6 +4,8 @@ Per night: plan (persisted), rows written to files that nobody sees yet, rejects
 table under the run number, the one commit of the main table that decides, then the ready marker. A process
 that dies anywhere in between is followed by one that finds the plan and goes through the same steps with
 the same run number.
+
+One asyncio loop does all of it in this order. It awaits the clusters; what blocks - Spark, Delta, files - runs in threads.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Literal
 
 from penstock import failpoints, log
@@ -24,27 +25,22 @@ from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
 from penstock.pipeline import job
-from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, rowcounts, session, table
+from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
-from penstock.pipeline.etl.delta import NOTHING, Transaction, Written
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
-from penstock.pipeline.etl.ledger import NightCommit, Range, Status, TopicPartition
-from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
+from penstock.pipeline.etl.ledger import NightCommit, Status
+from penstock.pipeline.etl.night import NIGHTS_MAX, Night, WhenIncomplete, between, parse_night, time_zone
+from penstock.pipeline.etl.run import Run
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.options import Timeouts
 
-ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
-REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
-BEFORE_COMMIT = failpoints.declare("etl.before_commit", "everything but the commit is done")
-AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, nobody was told")
 REJECTS_CLEANED = failpoints.declare("etl.rejects_cleaned", "rejects of runs that don't count are removed")
 
 # What the rejects' table takes of a night's batches that can't be opened; the others are there without their bytes.
 CORRUPT_BYTES_KEPT = 64 << 20
 
-WhenIncomplete = Literal["wait", "fail", "mark"]
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 SAID_EVERY_S = 60.0
@@ -109,7 +105,6 @@ class Load:
         self._wait_seconds = wait_seconds
         self._on_step = on_step
         self._cut = Cut(config, clock, self._zone, timeouts)
-        self._runner = asyncio.Runner()
         self._engine = engine or Engine(config, str(self._zone), on_step, spark)
         self._shares_engine = engine is not None
         self._ahead = ahead
@@ -118,12 +113,11 @@ class Load:
         self._wait: Wait | None = None
         self._log = log.get(__name__)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections, and stop Spark unless it is shared."""
-        self._runner.run(self._cut.close())
-        self._runner.close()
+        await self._cut.close()
         if not self._shares_engine:
-            self._engine.stop()
+            await asyncio.to_thread(self._engine.stop)
 
     def check_begun(self, night: Night) -> None:
         """See that a night is not in the future. Raises Refused."""
@@ -136,19 +130,19 @@ class Load:
         goals, now_ms = self._cut.goals(night), round(time.time() * 1000)
         return (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
 
-    def next_night(self, first: Night) -> tuple[Night, bool]:
+    async def next_night(self, first: Night) -> tuple[Night, bool]:
         """The night that the table takes next, `first` if it has none yet, and whether that is a reload that was begun.
 
         Raises EtlError.
         """
         with _failures_as_words():
-            status = table.status(self._table)
-            pending = plan.pending(self._table, status)
+            status = await asyncio.to_thread(table.status, self._table)
+            pending = await asyncio.to_thread(plan.pending, self._table, status)
             if pending is not None:
                 return parse_night(pending.night), pending.reload
             return (parse_night(status.nights[-1].night).next if status.nights else first), False
 
-    def night(self, night: Night, *, reload: bool = False, covering: bool = False, at_once: bool = False) -> Outcome:
+    async def night(self, night: Night, *, reload: bool = False, covering: bool = False, at_once: bool = False) -> Outcome:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
         said to be `covering`.
 
@@ -157,19 +151,14 @@ class Load:
         """
         began = time.monotonic()
         with _failures_as_words(), _lock(self._table):
-            status = table.status(self._table)
-            self._begun = night, reload, status.run
-            fitting.check_fits(self._declared, status.schema, str(self._table))
-            pending = plan.pending(self._table, status)
+            status, pending = await asyncio.to_thread(self._begin, night, reload)
             commit = status.night(str(night))
-            if commit is not None and not reload:
-                plan.check_committed(self._table, commit)
-                self._finish(commit)
-                return Outcome(commit, "already", time.monotonic() - began)
-            made = self._plan(night, status, pending, reload, covering, at_once)
-            commit = self._run_around_rot(made)
-            self._finish(commit)
-            return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
+            did: Literal["loaded", "reloaded", "already"] = "already"
+            if commit is None or reload:
+                made = await self._plan(night, status, pending, reload, covering, at_once)
+                commit, did = await self._run_around_rot(made), "reloaded" if made.reload else "loaded"
+            await asyncio.to_thread(self._finish, commit)
+            return Outcome(commit, did, time.monotonic() - began)
 
     def left(self) -> str:
         """What an interrupt left of the night that was loaded then; said once Spark is gone."""
@@ -186,40 +175,45 @@ class Load:
 
     # The plan
 
-    def _plan(
+    def _begin(self, night: Night, reload: bool) -> tuple[Status, plan.Plan | None]:
+        """The table as it is, and the plan of its next run that a process which died has left. Raises Refused where what was
+        declared, or the commit of this night, doesn't fit them."""
+        status = table.status(self._table)
+        self._begun = night, reload, status.run
+        fitting.check_fits(self._declared, status.schema, str(self._table))
+        pending = plan.pending(self._table, status)
+        commit = status.night(str(night))
+        if commit is not None and not reload:
+            plan.check_committed(self._table, commit)
+        return status, pending
+
+    async def _plan(
         self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, covering: bool, at_once: bool
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
                 how = " with `--reload`" if pending.reload else ""
                 raise Refused(f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}")
-            self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs))
+            await self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs)
             return pending
-        made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering, at_once)
-        self._validate_declared(made.offsets)
-        plan.persist(self._table, made)
+        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, covering, at_once))
+        await asyncio.to_thread(self._persist, made)
         return made
 
-    def _reload_plan(self, night: Night, status: Status) -> plan.Plan:
+    async def _reload_plan(self, night: Night, status: Status) -> plan.Plan:
         commit = status.night(str(night))
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
         if commit.night != str(night):
             raise Refused(f"night {night} was loaded with night {commit.night}: reload that one")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
-        self._runner.run(self._cut.check_still_there(ranges, commit.topic_id, commit.epochs))
+        await self._cut.check_still_there(ranges, commit.topic_id, commit.epochs)
         return plan.Plan(
-            str(night),
-            status.run + 1,
-            ranges,
-            reload=True,
-            missing=commit.missing,
-            topic_id=commit.topic_id,
-            nights=commit.nights,
-            epochs=commit.epochs,
-        )
+            str(night), status.run + 1, ranges, reload=True, missing=commit.missing,
+            topic_id=commit.topic_id, nights=commit.nights, epochs=commit.epochs,
+        )  # fmt: skip
 
-    def _next_plan(self, night: Night, status: Status, covering: bool, at_once: bool) -> plan.Plan:
+    async def _next_plan(self, night: Night, status: Status, covering: bool, at_once: bool) -> plan.Plan:
         skipped = _skipped(night, status)
         if skipped and not covering:
             gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
@@ -229,17 +223,12 @@ class Load:
                 f" `--nights {quoted(nights)}`, or all of it as one commit with `--night {quoted(night)} --covering`"
             )
         self.check_begun(night)
-        missing = self._runner.run(self._until_complete(night, at_once))
-        ranges = self._runner.run(self._cut.ranges(status))
+        missing = await self._until_complete(night, at_once)
+        ranges = await self._cut.ranges(status)
         return plan.Plan(
-            str(night),
-            status.run + 1,
-            ranges.offsets,
-            missing=tuple(missing),
-            topic_id=ranges.topic_id,
-            nights=tuple(map(str, skipped)),
-            epochs=ranges.epochs,
-        )
+            str(night), status.run + 1, ranges.offsets, missing=tuple(missing),
+            topic_id=ranges.topic_id, nights=tuple(map(str, skipped)), epochs=ranges.epochs,
+        )  # fmt: skip
 
     async def _until_complete(self, night: Night, at_once: bool) -> list[str]:
         """Wait as configured until the night has arrived; what is missing all the same (only with `mark`). Raises Incomplete,
@@ -258,7 +247,8 @@ class Load:
             over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
             if self._incomplete != "wait" or time.monotonic() + max(wait.pause_s, over_s) > wait.deadline:
                 self._wait = None
-                raise Incomplete(str(night), missing, is_over=not self._cut.too_early(goals, now_ms))
+                way_on = "" if self._cut.too_early(goals, now_ms) else ", or load what is there with `--incomplete mark`"
+                raise Incomplete(f"night {night} is incomplete: {'; '.join(missing)}; run it again later{way_on}")
             # Positions that move on are no news of their own.
             kind, now = re.sub(r"\d+", "", missing[0]), time.monotonic()
             if kind != wait.said or now >= wait.say_again:
@@ -273,13 +263,15 @@ class Load:
             await asyncio.sleep(wait.pause_s)
             wait.pause_s = min(LONGEST_PAUSE_S, wait.pause_s * 1.5)
 
-    def _validate_declared(self, offsets: int) -> None:
-        """Let Spark check what was declared, before a plan stands that could never be finished. Raises EtlError."""
+    def _persist(self, made: plan.Plan) -> None:
+        """Write the plan down, once Spark has checked what was declared: a plan that stands has to be one that can be finished.
+        Raises EtlError."""
         if not self._validated:
-            spark = self._started(offsets)
+            spark = self._started(made.offsets)
             with session.failures_as_words(f"`{self._keys}schema` or `{self._keys}event.day`"):
                 events.parse(events.none(spark, self._declared), self._declared)
             self._validated = True
+        plan.persist(self._table, made)
 
     # The run
 
@@ -287,16 +279,15 @@ class Load:
         """Spark; the first call starts it, for a night of so many offsets."""
         return self._engine.started(self._table.workspace / "spark", offsets)
 
-    def _run_around_rot(self, made: plan.Plan) -> NightCommit:
+    async def _run_around_rot(self, made: plan.Plan) -> NightCommit:
         """Load a persisted plan. Batches that Spark can't read are found and left out, for the rejects."""
         try:
-            with session.failures_as_words(f"night {made.night}"):
-                return self._run(made)
+            return await self._run(made)
         except EtlError as error:
             if not session.came_from_batches(error):
                 raise
             self._on_step(f"{made.night} looks for batches that can't be read")
-            found = self._runner.run(self._cut.corrupt(made.ranges))
+            found = await self._cut.corrupt(made.ranges)
             if set(found) <= set(made.corrupt):
                 raise
         for batch in found:
@@ -305,60 +296,27 @@ class Load:
                 *(batch.start, batch.topic, batch.partition, batch.records),
             )
         made = replace(made, corrupt=found)
-        plan.replace(self._table, made)
-        with session.failures_as_words(f"night {made.night}"):
-            return self._run(made)
+        await asyncio.to_thread(plan.replace, self._table, made)
+        return await self._run(made)
 
-    def _run(self, made: plan.Plan) -> NightCommit:
+    async def _run(self, made: plan.Plan) -> NightCommit:
         """Load a persisted plan."""
-        spark = self._started(made.offsets)
-        self._on_step(f"{made.night} reads {made.offsets:,} offsets")
-        transaction = Transaction(spark, self._table, made, self._declared)
-        has_work = made.offsets > 0 or made.reload
-        written, commit = self._write(transaction, made) if has_work else (NOTHING, _commit_of(made, {}))
-        failpoints.failpoint(ROWS_WRITTEN)
-        if commit.rejects:
-            self._keep_rejects(transaction, written, made)
-        elif (made.run, made.id) in rowcounts.reject_counts(self._rejects):
-            rejects.remove(spark, self._rejects, [(made.run, made.id)])
-        # What was read is what was planned only if the topic wasn't made again or cut back meanwhile.
-        self._runner.run(self._cut.check_same_log(made.ranges, made.topic_id, made.epochs))
-        failpoints.failpoint(BEFORE_COMMIT)
-        version = transaction.commit(commit)
-        failpoints.failpoint(AFTER_COMMIT)
+        with session.failures_as_words(f"night {made.night}"):
+            spark = await asyncio.to_thread(self._started, made.offsets)
+            self._on_step(f"{made.night} reads {made.offsets:,} offsets")
+            run = await asyncio.to_thread(Run, spark, self._table, self._rejects, made, self._declared)
+            await asyncio.to_thread(run.write, self._config["bootstrap.servers"])
+            if run.night.rejects:
+                self._on_step(f"{made.night} keeps {run.rejects:,} rejects")
+                corrupt = await self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT)
+                await asyncio.to_thread(run.keep_rejects, corrupt)
+            else:
+                await asyncio.to_thread(run.remove_earlier_rejects)
+            # What was read is what was planned only if the topic wasn't made again or cut back meanwhile.
+            await self._cut.check_same_log(made.ranges, made.topic_id, made.epochs)
+            version = await asyncio.to_thread(run.commit)
         self._log.debug("night %s is version %d of the table", made.night, version)
-        return commit
-
-    def _write(self, transaction: Transaction, made: plan.Plan) -> tuple[Written, NightCommit]:
-        """Read the ranges once: rows and rejects to the transaction's files, counts to what will be committed."""
-        records = events.read(self._started(), self._config["bootstrap.servers"], made, self._declared)
-        counted, counts = events.observe(events.parse(records, self._declared), made)
-        written = transaction.write(counted.selectExpr(*events.written_columns(self._declared)))
-        found = events.collect(counts, made) if made.readable else {}
-        read, rows = (sum(each) for each in zip(*found.values(), strict=True)) if found else (0, 0)
-        if (written.rows, written.rejects) != (rows, read - rows):
-            raise EtlError(
-                f"night {made.night}: {rows} rows and {read - rows} rejects were read, but {written.rows} and"
-                f" {written.rejects} written"
-            )
-        return written, _commit_of(made, found)
-
-    def _keep_rejects(self, transaction: Transaction, written: Written, made: plan.Plan) -> None:
-        """Take the rejects, each with its reason, from where they were written beside the rows to their own table."""
-        expected = written.rejects + len(made.corrupt)
-        self._on_step(f"{made.night} keeps {expected:,} rejects")
-        found = []
-        if written.rejects:
-            found.append(events.with_reason(transaction.read_rejects(written), self._declared).select(*rejects.FOUND))
-        if made.corrupt:
-            data = self._runner.run(self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT))
-            found.append(rejects.of_batches(self._started(), zip(made.corrupt, data, strict=True)))
-        rejects.write(self._started(), self._rejects, made, reduce(lambda left, right: left.unionByName(right), found))
-        failpoints.failpoint(REJECTS_WRITTEN)
-        kept = rowcounts.reject_counts(self._rejects).get((made.run, made.id), 0)
-        if kept != expected:
-            raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
-        transaction.remove_rejects(written)
+        return run.night
 
     def _finish(self, commit: NightCommit) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker. Raises EtlError."""
@@ -381,15 +339,6 @@ class Load:
         while ready.mark_ready(self._table, status.night(commit.night) or commit):
             # Another machine may have loaded the night again meanwhile: its marker is looked at once more, by what is so now.
             status = table.status(self._table)
-
-
-def _commit_of(made: plan.Plan, counts: dict[TopicPartition, tuple[int, int]]) -> NightCommit:
-    partitions = {}
-    for tp, (start, end) in made.ranges.items():
-        records, rows = counts.get(tp, (0, 0))
-        records += sum(batch.records for batch in made.corrupt if (batch.topic, batch.partition) == tp)
-        partitions[tp] = Range(start, end, records, rows, records - rows)
-    return NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id, made.epochs)
 
 
 def _skipped(night: Night, status: Status) -> list[Night]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.config import ConfigError
 
 NIGHTS_MAX = 3660
+WhenIncomplete = Literal["wait", "fail", "mark"]
 
 
 @dataclass(frozen=True, order=True)

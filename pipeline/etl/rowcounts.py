@@ -18,6 +18,8 @@ from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import LOG, THREADS, newest_state
 
+UNREADABLE = "the rejects' table `{}` can't be read"
+
 
 def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
     """Rows by the topic and partition that they came from, counted in the table's current data files. Raises EtlError."""
@@ -55,7 +57,7 @@ def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
     log has no count adds none. Raises EtlError."""
     if not rejects.names(LOG):
         return {}
-    with _reading_rejects(rejects) as table:
+    with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
         files = pyarrow.table(table.get_add_actions(flatten=True)).to_pylist()
     counts: Counter[tuple[int, str]] = Counter()
     for file in files:
@@ -67,14 +69,8 @@ def rejects_partitioned_by(rejects: Storage) -> list[str]:
     """The columns that the rejects' table is partitioned by; none when there is no table yet. Raises EtlError."""
     if not rejects.names(LOG):
         return []
-    with _reading_rejects(rejects) as table:
+    with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
         return list(table.metadata().partition_columns)
-
-
-@contextmanager
-def _reading_rejects(rejects: Storage) -> Iterator[deltalake.DeltaTable]:
-    with _failures_as_words(f"the rejects' table `{rejects}` can't be read"), delta_table(rejects) as table:
-        yield table
 
 
 @contextmanager

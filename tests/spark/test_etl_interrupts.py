@@ -15,7 +15,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from penstock.pipeline.etl.load import ROWS_WRITTEN
+from penstock.pipeline.etl.run import ROWS_WRITTEN
 from support.etl_world import World
 from support.harness import BrokerProcess
 

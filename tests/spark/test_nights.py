@@ -30,12 +30,12 @@ from penstock.pipeline.etl import declared, delta, places, plan, ready, rowcount
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.ledger import NightCommit
-from penstock.pipeline.etl.load import Load, Outcome
+from penstock.pipeline.etl.load import Outcome
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
-from support.etl_world import SCHEMA, World, day_ms
+from support.etl_world import SCHEMA, Loading, World, day_ms
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 from support.patience import until
@@ -71,7 +71,7 @@ def run(world: World, spark: Any) -> Run:
     ) -> Outcome:
         config = job.load(world.config)
         clock = options.get("clock", "records")
-        one = Load(config, clock=clock, incomplete=incomplete, wait_seconds=wait_seconds, spark=spark)  # type: ignore[arg-type]  # the test's own words
+        one = Loading(config, clock=clock, incomplete=incomplete, wait_seconds=wait_seconds, spark=spark)
         try:
             return one.night(parse_night(date), reload=reload, covering=covering)
         finally:
@@ -214,7 +214,7 @@ def test_rejects_are_found_in_the_reading_that_finds_the_rows(world: World, spar
 
     world.send("2013-01-01", [b'{"id": "%d", "day": "2013-01-01"}' % n if n % 20 else b"bad %d" % n for n in range(60)])
     world.arrive()
-    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=lose)
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=lose)
     commit = one.night(parse_night("2013-01-01")).commit
     one.close()
     assert lost == ["2013-01-01 keeps 3 rejects"]
@@ -263,7 +263,7 @@ def test_what_would_be_rounded_or_guessed_is_rejected(apache_kafka: ApacheKafka,
     world.write_config(penstock_etl_schema=TYPED)
     world.send("2013-01-01", [*MISFITS, *FITS])
     world.arrive()
-    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
     commit = one.night(parse_night("2013-01-01")).commit
     assert (commit.rows, commit.rejects) == (len(FITS), len(MISFITS))
     assert {reject["value"]: reject["reason"] for reject in rejects(world)} == MISFITS
@@ -391,7 +391,7 @@ def test_batches_that_cannot_be_read_are_rejected_and_the_night_goes_on(
         world.events("2013-01-01", 20, start=20)
     world.send("2013-01-01", [b"bad"])
     world.arrive()
-    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
     commit = one.night(parse_night("2013-01-01")).commit
     assert (commit.records, commit.rows, commit.rejects) == (100 + 12 + 1, 100, 12 + 1)
     assert asyncio.run(count_topic(world.bootstrap, output)).total == commit.records
@@ -686,7 +686,7 @@ def test_what_was_read_before_a_topic_was_recreated_is_not_committed(world: Worl
     world.events("2013-01-01", 8)
     world.send("2013-01-01", [b"bad"])
     world.arrive()
-    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=recreate)
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=recreate)
     with pytest.raises(Refused, match="was recreated"):
         one.night(parse_night("2013-01-01"))
     one.close()

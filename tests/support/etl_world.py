@@ -6,6 +6,7 @@ that dedupe reads.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import itertools
 import json
@@ -20,9 +21,12 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.etl import places, session
 from penstock.pipeline.etl.jvm import JVM
+from penstock.pipeline.etl.load import Load, Outcome
+from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.storage import Storage
 
 # In the order in which a night with rejects passes them; the last is passed when a reload replaces rejects.
@@ -229,3 +233,20 @@ class WarmJvm:
         self._jvm.org.apache.spark.sql.classic.SparkSession.clearDefaultSession()
         self._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
         self._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+class Loading:
+    """A load of nights on a loop of its own, for tests that have none."""
+
+    def __init__(self, config: Config, **options: Any) -> None:
+        self._load = Load(config, **options)
+        self._runner = asyncio.Runner()
+
+    def night(self, night: Night, **how: bool) -> Outcome:
+        """Load a night."""
+        return self._runner.run(self._load.night(night, **how))
+
+    def close(self) -> None:
+        """Close it, and the loop."""
+        with self._runner as runner:
+            runner.run(self._load.close())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import COMMANDS, root
+from penstock.cli import COMMANDS, EXTRAS, root
 from support.stages import write_properties
 
 PIPELINE = ("mirror", "dedupe", "etl", "audit")
@@ -176,10 +176,13 @@ main()
     [
         (["etl", "--night", "2013-01-01"], "deltalake", "`deltalake` is not installed; the extra `etl` brings it: `pip"),
         (["audit"], "pyarrow", "`pip install 'FILE.whl[etl]'` with the wheel that penstock was installed from, or the bundle"),
+        (["demo"], "deltalake", "`deltalake` is not installed; the extra `etl` brings it"),
+        (["demo"], "matplotlib", "`matplotlib` is not installed; the extra `demo` brings it"),
     ],
 )
 def test_a_command_without_its_extra_says_which(command: list[str], lacking: str, said: str, config: Path) -> None:
-    run = [sys.executable, "-c", LACKING, lacking, *command, "--config", str(config)]
+    given = [] if command == ["demo"] else ["--config", str(config)]
+    run = [sys.executable, "-c", LACKING, lacking, *command, *given]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
@@ -187,6 +190,35 @@ def test_a_command_without_its_extra_says_which(command: list[str], lacking: str
         [sys.executable, "-c", LACKING, lacking, "--help"], capture_output=True, text=True, timeout=120, check=False
     )
     assert helped.returncode == 0 and f"  {command[0]} " in helped.stdout
+
+
+HELP_OF_ALL = """
+import json, sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+import click
+from penstock.cli import root
+
+def walk(command, context):
+    helped = {context.command_path: command.get_help(context)}
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        helped |= walk(inner, click.Context(inner, info_name=name, parent=context))
+    return helped
+
+print(json.dumps(walk(root, click.Context(root, info_name="penstock"))))
+"""
+
+
+def test_the_help_of_every_command_needs_no_extra() -> None:
+    run = [sys.executable, "-c", HELP_OF_ALL, *EXTRAS, "pandas"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    helped: dict[str, str] = json.loads(done.stdout)
+    assert {f"penstock {name}" for name in COMMANDS} < helped.keys()
+    assert {"penstock topics list", "penstock mirror status", "penstock dedupe restore"} < helped.keys()
+    for command, text in helped.items():
+        assert text.startswith(f"Usage: {command} ") and "--help" in text, command
 
 
 def test_a_byte_order_mark_is_no_part_of_a_key(config: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
-from penstock.pipeline.etl.command import Show
+from penstock.pipeline.etl.display import Display
 from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.load import Outcome
 
@@ -21,7 +21,7 @@ def test_the_help_says_what_holds_when_nothing_is_set() -> None:
 
 def test_the_answer_in_json_names_the_numbers_of_a_range(capsys: pytest.CaptureFixture[str]) -> None:
     commit = NightCommit("2013-01-01", 1, {("flights", 1): Range(10, 20, 9, 7, 2), ("flights", 0): Range(0, 5, 5, 5, 0)})
-    Show(1, as_json=True).done(Outcome(commit, "loaded", 1.5))
+    Display(1, as_json=True).done(Outcome(commit, "loaded", 1.5))
     answer = json.loads(capsys.readouterr().out)
     assert answer["ranges"] == [
         {"topic": "flights", "partition": 0, "start": 0, "end": 5, "records": 5, "rows": 5, "rejects": 0},

@@ -19,8 +19,8 @@ from penstock.pipeline.etl import places
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.ledger import NightCommit, Range
-from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import parse_night
+from support.etl_world import Loading
 from support.patience import until
 
 NOBODY = "127.0.0.1:1"
@@ -33,7 +33,7 @@ def load(
     schema: str = "id STRING, day DATE",
     more: dict[str, str] | None = None,
     **options: Any,
-) -> Load:
+) -> Loading:
     config = folder / "pipeline.properties"
     properties = {"penstock.etl.table": f"{folder}/table"} | (more or {})
     config.write_text(
@@ -42,7 +42,7 @@ def load(
         + "".join(f"{name}={value}\n" for name, value in properties.items())
         + f"penstock.etl.schema={schema}\npenstock.etl.event.day=day\n"
     )
-    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **options)
+    return Loading(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **options)
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/table", "abfs://box/table", "hdfs://name", "file://host/table", "s3a://bucket"])

@@ -1,0 +1,94 @@
+"""A run of a night's plan: what Spark and Delta do of it. All of it blocks, so the load calls it in threads."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from penstock import failpoints
+from penstock.pipeline.etl import events, rejects, rowcounts
+from penstock.pipeline.etl.declared import Declared
+from penstock.pipeline.etl.delta import NOTHING, Transaction
+from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.ledger import NightCommit, Range, TopicPartition
+from penstock.pipeline.etl.plan import Plan
+from penstock.pipeline.etl.storage import Storage
+
+ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
+REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
+BEFORE_COMMIT = failpoints.declare("etl.before_commit", "everything but the commit is done")
+AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, nobody was told")
+
+
+class Run:
+    """A run of a persisted plan. `night` is what it commits, `rejects` how many rejects it keeps; both are known once it has
+    written."""
+
+    def __init__(self, spark: Any, table: Storage, rejects_table: Storage, plan: Plan, declared: Declared) -> None:
+        self._spark = spark
+        self._rejects_table = rejects_table
+        self._plan = plan
+        self._run = plan.run, plan.id
+        self._declared = declared
+        self._transaction = Transaction(spark, table, plan, declared)
+        self._written = NOTHING
+        self.night = _commit_of(plan, {})
+
+    @property
+    def rejects(self) -> int:
+        """The rows that the rejects' table gets: a record, or a batch that can't be read, is one."""
+        return self._written.rejects + len(self._plan.corrupt)
+
+    def write(self, servers: str) -> None:
+        """Read the ranges once: rows and rejects to the transaction's files, counts to what will be committed."""
+        plan = self._plan
+        if plan.offsets > 0 or plan.reload:
+            records = events.read(self._spark, servers, plan, self._declared)
+            counted, counts = events.observe(events.parse(records, self._declared), plan)
+            written = self._transaction.write(counted.selectExpr(*events.written_columns(self._declared)))
+            found = events.collect(counts, plan) if plan.readable else {}
+            read, rows = (sum(each) for each in zip(*found.values(), strict=True)) if found else (0, 0)
+            if (written.rows, written.rejects) != (rows, read - rows):
+                raise EtlError(
+                    f"night {plan.night}: {rows} rows and {read - rows} rejects were read, but {written.rows} and"
+                    f" {written.rejects} written"
+                )
+            self._written, self.night = written, _commit_of(plan, found)
+        failpoints.failpoint(ROWS_WRITTEN)
+
+    def keep_rejects(self, corrupt: list[bytes | None]) -> None:
+        """Take the rejects, each with its reason, from where they were written beside the rows to their own table. `corrupt`
+        has the bytes of the plan's corrupt batches."""
+        plan, found = self._plan, []
+        if self._written.rejects:
+            rows = events.with_reason(self._transaction.read_rejects(self._written), self._declared)
+            found.append(rows.select(*rejects.FOUND))
+        if corrupt:
+            found.append(rejects.of_batches(self._spark, zip(plan.corrupt, corrupt, strict=True)))
+        rejects.write(self._spark, self._rejects_table, plan, reduce(lambda left, right: left.unionByName(right), found))
+        failpoints.failpoint(REJECTS_WRITTEN)
+        kept = rowcounts.reject_counts(self._rejects_table).get(self._run, 0)
+        if kept != self.rejects:
+            raise EtlError(f"night {plan.night}: {self.rejects} rejects were found, but {kept} kept")
+        self._transaction.remove_rejects(self._written)
+
+    def remove_earlier_rejects(self) -> None:
+        """Remove what an earlier try of the plan kept, where this one has no rejects."""
+        if self._run in rowcounts.reject_counts(self._rejects_table):
+            rejects.remove(self._spark, self._rejects_table, [self._run])
+
+    def commit(self) -> int:
+        """Make the one commit that decides; the table's new version."""
+        failpoints.failpoint(BEFORE_COMMIT)
+        version = self._transaction.commit(self.night)
+        failpoints.failpoint(AFTER_COMMIT)
+        return version
+
+
+def _commit_of(plan: Plan, counts: dict[TopicPartition, tuple[int, int]]) -> NightCommit:
+    partitions = {}
+    for tp, (start, end) in plan.ranges.items():
+        records, rows = counts.get(tp, (0, 0))
+        records += sum(batch.records for batch in plan.corrupt if (batch.topic, batch.partition) == tp)
+        partitions[tp] = Range(start, end, records, rows, records - rows)
+    return NightCommit(plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs)
