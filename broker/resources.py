@@ -284,8 +284,7 @@ async def alter_each(
     fail."""
     times = Counter((one.resource_type, one.resource_name) for one in asked)
     answers = []
-    for one in asked:
-        await turns.take()
+    async for one in turns.each(asked):
         code, why = 0, None
         try:
             if times[one.resource_type, one.resource_name] > 1:

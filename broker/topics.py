@@ -72,8 +72,7 @@ async def check_changes(turns: Turns, changes: Iterable[int]) -> None:
     """Raise KafkaError if a request asks for so much that it would keep others from their changes for long; `changes`: those
     for each topic that it names, which are counted in turns."""
     count = 0
-    for each in changes:
-        await turns.take()
+    async for each in turns.each(changes):
         count += each
     if count > CHANGES_MAX:
         raise KafkaError(

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Generic, Self, TypeVar
+
+T = TypeVar("T")
 
 TURN_S = 0.005
 """How long handlers may work in one pass over the loop."""
@@ -71,3 +74,24 @@ class Turns:
         await self._order.next_turn()
         if now_s - self._begun_s >= HALF_CLOSED_S and not self._is_sending():
             raise ClientGoneError
+
+    def each(self, items: Iterable[T]) -> Walk[T]:
+        """The items of a list, before each of which a turn is taken: `async for item in turns.each(items)`."""
+        return Walk(self, items)
+
+
+class Walk(Generic[T]):
+    """A walk of a list in turns. An asynchronous generator would have to be closed where a walk is left early."""
+
+    def __init__(self, turns: Turns, items: Iterable[T]) -> None:
+        self._turns = turns
+        self._left = iter(items)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        for item in self._left:
+            await self._turns.take()
+            return item
+        raise StopAsyncIteration

@@ -43,8 +43,7 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
         answer = await _answer(request.v3_and_below_topics, results, call.turns)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answer)
     response = AddPartitionsToTxnResponse()
-    for asked in request.transactions:
-        await call.turns.take()
+    async for asked in call.turns.each(request.transactions):
         who = (context, call.turns, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
         results = await _verify(*who) if asked.verify_only else await _add(*who, client_version=2)
         response.results_by_transaction.append(
@@ -71,11 +70,7 @@ async def _add(
     keys = _keys(topics)
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
-    refused = {}
-    for key in keys:
-        await turns.take()
-        if error := _refused(context, key):
-            refused[key] = error
+    refused = {key: error async for key in turns.each(keys) if (error := _refused(context, key))}
     if refused:
         return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
     event = AddPartitions(None, producer_id, producer_epoch, keys, client_version)
@@ -98,19 +93,14 @@ async def _verify(
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
     verify = context.transactions.verify
-    results = {}
-    for key in keys:
-        await turns.take()
-        results[key] = verify(transactional_id, producer_id, producer_epoch, key)
-    return results
+    return {key: verify(transactional_id, producer_id, producer_epoch, key) async for key in turns.each(keys)}
 
 
 async def _answer(topics: Topics, results: dict[TopicPartition, int], turns: Turns) -> list[TopicResult]:
     answers = []
     for topic in topics:
         answers.append(answer := TopicResult(name=topic.name))
-        for index in topic.partitions:
-            await turns.take()
+        async for index in turns.each(topic.partitions):
             error = results[topic.name, index]
             answer.results_by_partition.append(PartitionResult(partition_index=index, partition_error_code=error))
     return answers

@@ -20,8 +20,7 @@ async def handle(context: Context, request: AlterClientQuotasRequest, call: Call
     """Change one entity after the other; one that fails does not touch the others."""
     answers: dict[tuple[tuple[str, str | None], ...], Answer] = {}
     changes: dict[Entity, dict[str, str | None]] = {}
-    for entry in request.entries:
-        await call.turns.take()
+    async for entry in call.turns.each(request.entries):
         parts = tuple((part.entity_type, part.entity_name) for part in entry.entity)
         described = [AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts]
         again = parts in answers

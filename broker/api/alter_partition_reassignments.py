@@ -26,19 +26,20 @@ async def handle(
         error_message=None, allow_replication_factor_change=request.allow_replication_factor_change
     )
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            await call.turns.take()
-            answer = Answer(partition_index=asked.partition_index, error_message=None)
-            try:
-                _check(context, topic.name, asked)
-            except KafkaError as error:
-                answer.error_code, answer.error_message = error.code, error.what or None
-            answers.append(answer)
+        answers = [_answer(context, topic.name, asked) async for asked in call.turns.each(topic.partitions)]
         response.responses.append(
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=answers)
         )
     return response
+
+
+def _answer(context: Context, name: str, asked: Asked) -> Answer:
+    answer = Answer(partition_index=asked.partition_index, error_message=None)
+    try:
+        _check(context, name, asked)
+    except KafkaError as error:
+        answer.error_code, answer.error_message = error.code, error.what or None
+    return answer
 
 
 def _check(context: Context, name: str, asked: Asked) -> None:

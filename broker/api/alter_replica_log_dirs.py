@@ -19,11 +19,10 @@ async def handle(context: Context, request: AlterReplicaLogDirsRequest, call: Ca
     for log_dir in request.dirs:
         for topic in log_dir.topics:
             result = results.setdefault(topic.name, Result(topic_name=topic.name))
-            for index in topic.partitions:
-                await call.turns.take()
-                result.partitions.append(
-                    Partition(partition_index=index, error_code=_move(context, topic.name, index, log_dir.path))
-                )
+            result.partitions += [
+                Partition(partition_index=index, error_code=_move(context, topic.name, index, log_dir.path))
+                async for index in call.turns.each(topic.partitions)
+            ]
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 

@@ -25,8 +25,7 @@ async def handle(context: Context, request: AlterUserScramCredentialsRequest, ca
     names = Counter(one.name for one in asked)
     results: dict[str, Result] = {}
     changes: dict[Entity, dict[str, str | None]] = {}
-    for one in asked:
-        await call.turns.take()
+    async for one in call.turns.each(asked):
         result = results.setdefault(one.name, Result(user=one.name, error_message=None))
         try:
             if names[one.name] > 1:

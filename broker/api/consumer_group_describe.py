@@ -30,9 +30,8 @@ async def handle(context: Context, request: ConsumerGroupDescribeRequest, call: 
         unsupported = ErrorCode.UNSUPPORTED_VERSION
         response.groups = [Described(group_id=name, error_code=unsupported) for name in request.group_ids]
         return response
-    for name in dict.fromkeys(request.group_ids):
-        await call.turns.take()
-        response.groups.append(_one(context, name, request.include_authorized_operations))
+    names, with_operations = dict.fromkeys(request.group_ids), request.include_authorized_operations
+    response.groups = [_one(context, name, with_operations) async for name in call.turns.each(names)]
     return response
 
 

@@ -10,8 +10,7 @@ KEY, VERSIONS = 30, (0, 3)
 async def handle(context: Context, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
     """Answer SECURITY_DISABLED for each rule."""
     error = no_authorizer()
-    for one in request.creations:
-        await call.turns.take()
+    async for one in call.turns.each(request.creations):
         check_elements(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
     Result = CreateAclsResponse.AclCreationResult
     return CreateAclsResponse(results=[Result(error_code=error.code, error_message=error.what) for _ in request.creations])

@@ -28,8 +28,7 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
     response = CreatePartitionsResponse()
     await check_changes(call.turns, (_changes(context, topic) for topic in request.topics))
     deadline = context.patience.deadline(request.timeout_ms)
-    for topic in {topic.name: topic for topic in request.topics}.values():
-        await call.turns.take()
+    async for topic in call.turns.each({topic.name: topic for topic in request.topics}.values()):
         result = Result(name=topic.name)
         try:
             if names[topic.name] > 1:

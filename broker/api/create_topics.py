@@ -33,8 +33,7 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     response = CreateTopicsResponse()
     await check_changes(call.turns, (_changes(context, wanted) for wanted in request.topics))
     deadline = context.patience.deadline(request.timeout_ms)
-    for name, wanted in {topic.name: topic for topic in request.topics}.items():
-        await call.turns.take()
+    async for name, wanted in call.turns.each({topic.name: topic for topic in request.topics}.items()):
         try:
             if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

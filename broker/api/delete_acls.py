@@ -10,8 +10,7 @@ KEY, VERSIONS = 31, (0, 3)
 async def handle(context: Context, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     """Answer SECURITY_DISABLED for each filter."""
     error = no_authorizer()
-    for one in request.filters:
-        await call.turns.take()
+    async for one in call.turns.each(request.filters):
         check_elements(one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type)
     Result = DeleteAclsResponse.DeleteAclsFilterResult
     return DeleteAclsResponse(filter_results=[Result(error_code=error.code, error_message=error.what) for _ in request.filters])

@@ -14,8 +14,7 @@ KEY, VERSIONS = 42, (0, 3)
 async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
     """Delete one after the other; a name that is given twice is answered once."""
     response = DeleteGroupsResponse()
-    for name in dict.fromkeys(request.groups_names):
-        await call.turns.take()
+    async for name in call.turns.each(dict.fromkeys(request.groups_names)):
         result = DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         try:
             if context.groups.look_up(name) is not None:

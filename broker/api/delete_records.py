@@ -22,8 +22,7 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
     wanted: list[tuple[Result, Topic, int]] = []
     for topic in request.topics:
         results = []
-        for asked in topic.partitions:
-            await call.turns.take()
+        async for asked in call.turns.each(topic.partitions):
             result = Result(partition_index=asked.partition_index, low_watermark=-1)
             try:
                 known = _checked(context, topic.name, asked.partition_index, asked.offset)

@@ -31,8 +31,7 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     there = ((find.get_by_id(one) if name is None else find.get(name)) is not None for name, one in times)
     await check_changes(call.turns, there)
     deadline = context.patience.deadline(request.timeout_ms)
-    for name, topic_id in times:
-        await call.turns.take()
+    async for name, topic_id in call.turns.each(times):
         result = Result(name=name, topic_id=topic_id)
         try:
             if times[name, topic_id] > 1:

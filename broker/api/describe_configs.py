@@ -23,8 +23,7 @@ Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 async def handle(context: Context, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
     """Answer per resource, once for one that is named twice; one that fails does not touch the others."""
     response = DescribeConfigsResponse()
-    for resource in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
-        await call.turns.take()
+    async for resource in call.turns.each({(one.resource_type, one.resource_name): one for one in request.resources}.values()):
         result = Result(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             described = _describe(context, resource.resource_type, resource.resource_name)

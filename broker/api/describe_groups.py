@@ -21,10 +21,7 @@ Described = DescribeGroupsResponse.DescribedGroup
 
 async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
     """Describe one after the other, in turns with the loop's other work; a name that is given twice once."""
-    described = []
-    for name in dict.fromkeys(request.groups):
-        await call.turns.take()
-        described.append(_one(context, name, call))
+    described = [_one(context, name, call) async for name in call.turns.each(dict.fromkeys(request.groups))]
     if request.include_authorized_operations:
         for answer in described:
             if not answer.error_code:

@@ -77,8 +77,7 @@ def _lie_in(
 async def _describe(context: Context, there: Sequence[Key], coming: Mapping[Key, int], turns: Turns) -> list[Topic]:
     """What `_lie_in` has found, with the sizes of the logs."""
     by_topic: dict[str, list[Partition]] = {}
-    for name, index in there:
-        await turns.take()
+    async for name, index in turns.each(there):
         size_bytes = _size_bytes(context, name, index)
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))

@@ -11,10 +11,8 @@ async def handle(context: Context, request: DescribeProducersRequest, call: Call
     """Answer per partition."""
     response = DescribeProducersResponse()
     for topic in {one.name: one for one in request.topics}.values():
-        answers = []
-        for index in dict.fromkeys(topic.partition_indexes):
-            await call.turns.take()
-            answers.append(await _one(context, topic.name, index))
+        indexes = dict.fromkeys(topic.partition_indexes)
+        answers = [await _one(context, topic.name, index) async for index in call.turns.each(indexes)]
         response.topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=answers))
     return response
 

@@ -20,20 +20,9 @@ async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -
     """Answer per partition; only one has a quorum."""
     response = DescribeQuorumResponse(error_message=None)
     for topic in request.topics:
-        described = Topic(topic_name=topic.topic_name)
-        for partition in topic.partitions:
-            await call.turns.take()
-            if (topic.topic_name, partition.partition_index) == (METADATA, 0):
-                described.partitions.append(await _quorum(context))
-            else:
-                described.partitions.append(
-                    Partition(
-                        partition_index=partition.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        error_message="This server does not host this topic-partition.",
-                    )
-                )
-        response.topics.append(described)
+        name, indexes = topic.topic_name, [asked.partition_index for asked in topic.partitions]
+        described = [await _partition(context, name, index) async for index in call.turns.each(indexes)]
+        response.topics.append(Topic(topic_name=name, partitions=described))
     if call.api_version >= NODES_SINCE and any(topic.topic_name == METADATA for topic in request.topics):
         host, port = context.advertised_for(call.listener)
         listener = DescribeQuorumResponse.Listener(name=call.listener, host=host, port=port)
@@ -41,7 +30,13 @@ async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -
     return response
 
 
-async def _quorum(context: Context) -> Partition:
+async def _partition(context: Context, topic: str, index: int) -> Partition:
+    if (topic, index) != (METADATA, 0):
+        return Partition(
+            partition_index=index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message="This server does not host this topic-partition.",
+        )
     end, now_ms = await context.store.changes(), context.now_ms()
     voter = DescribeQuorumResponse.ReplicaState(
         replica_id=context.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms

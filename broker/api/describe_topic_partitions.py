@@ -28,8 +28,7 @@ async def handle(context: Context, request: DescribeTopicPartitionsRequest, call
     first_name, first_index = (cursor.topic_name, cursor.partition_index) if cursor else ("", 0)
     left = min(context.config["max.request.partition.size.limit"], max(1, request.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
-    for name in [name for name in names if name >= first_name]:
-        await call.turns.take()
+    async for name in call.turns.each([name for name in names if name >= first_name]):
         start = first_index if name == first_name else 0
         if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)

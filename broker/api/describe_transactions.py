@@ -12,10 +12,7 @@ Described = DescribeTransactionsResponse.TransactionState
 
 async def handle(context: Context, request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
     """Describe one after the other; an unknown one is TRANSACTIONAL_ID_NOT_FOUND."""
-    described = []
-    for name in dict.fromkeys(request.transactional_ids):
-        await call.turns.take()
-        described.append(_one(context, name))
+    described = [_one(context, name) async for name in call.turns.each(dict.fromkeys(request.transactional_ids))]
     return DescribeTransactionsResponse(transaction_states=described)
 
 

@@ -24,10 +24,7 @@ async def handle(
     asked = Counter(user.name for user in request.users or ())
     all_users = (entity.user for entity, configs in context.entities if list(scram.credentials_of(configs)))
     users = list(asked) or [user for user in all_users if isinstance(user, str)]
-    results = []
-    for user in users:
-        await call.turns.take()
-        results.append(_one(context, user, doubled=asked[user] > 1))
+    results = [_one(context, user, doubled=asked[user] > 1) async for user in call.turns.each(users)]
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 

@@ -28,10 +28,9 @@ async def handle(context: Context, request: ElectLeadersRequest, call: Call) -> 
         response.replica_election_results = [Topic(topic=topic.name, partition_result=[]) for topic in context.topics.all()]
         return response
     for asked in request.topic_partitions:
-        results = []
-        for index in asked.partitions:
-            await call.turns.take()
-            results.append(_one(context, asked.topic, index, request.election_type))
+        results = [
+            _one(context, asked.topic, index, request.election_type) async for index in call.turns.each(asked.partitions)
+        ]
         response.replica_election_results.append(Topic(topic=asked.topic, partition_result=results))
     return response
 

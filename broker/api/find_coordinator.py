@@ -18,10 +18,7 @@ Coordinator = FindCoordinatorResponse.Coordinator
 async def handle(context: Context, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """Answer the one key, or each of them."""
     keys = request.coordinator_keys if call.api_version >= 4 else [request.key]
-    answers = []
-    for key in keys:
-        await call.turns.take()
-        answers.append(await _coordinator(context, request.key_type, key, call))
+    answers = [await _coordinator(context, request.key_type, key, call) async for key in call.turns.each(keys)]
     if call.api_version >= 4:
         return FindCoordinatorResponse(coordinators=answers)
     (one,) = answers

@@ -18,8 +18,7 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     response = ListGroupsResponse()
-    for name, entry in sorted(context.groups.entries.items()):
-        await call.turns.take()
+    async for name, entry in call.turns.each(sorted(context.groups.entries.items())):
         group = entry.machine
         if isinstance(group, ConsumerGroup):
             state, kind, protocol_type = group.state(), CONSUMER, PROTOCOL_TYPE

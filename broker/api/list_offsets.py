@@ -10,6 +10,7 @@ Version 0 lists segments' first offsets, newest first, of those that were last w
 the log's end: what Kafka 0.8 to 3.9 answered.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -31,21 +32,16 @@ Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     """Answer per partition; one that fails does not touch the others."""
-    seen: set[tuple[str, int]] = set()
-    doubled: set[tuple[str, int]] = set()
+    times = Counter[tuple[str, int]]()
     for topic in request.topics:
-        for partition in topic.partitions:
-            await call.turns.take()
-            key = (topic.name, partition.partition_index)
-            (doubled if key in seen else seen).add(key)
+        times.update([(topic.name, one.partition_index) async for one in call.turns.each(topic.partitions)])
     response = ListOffsetsResponse()
     for topic in request.topics:
         answered = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
-        for partition in {one.partition_index: one for one in topic.partitions}.values():
-            await call.turns.take()
+        async for partition in call.turns.each({one.partition_index: one for one in topic.partitions}.values()):
             try:
-                if (topic.name, partition.partition_index) in doubled:
+                if times[topic.name, partition.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
                 if call.api_version == 0:
                     ask = partial(_old_style, context, topic.name, partition)

@@ -24,8 +24,7 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
     except RegexError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now_ms = context.now_ms()
-    for transaction in sorted(context.transactions.live(), key=lambda found: found.id):
-        await call.turns.take()
+    async for transaction in call.turns.each(sorted(context.transactions.live(), key=lambda found: found.id)):
         facts = transaction.facts
         if facts is None or facts.state is TransactionState.DEAD or (states and facts.state not in states):
             continue

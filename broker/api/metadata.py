@@ -41,17 +41,14 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
     tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations)
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        for topic in context.topics.all():
-            await call.turns.take()
-            response.topics.append(tell(topic))
+        response.topics = [tell(topic) async for topic in call.turns.each(context.topics.all())]
         return response
     # Versions below 4 can't say no.
     may_create = request.allow_auto_topic_creation or call.api_version < 4
     # Java's client sends an empty name beside an id.
     asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
     deadline = context.patience.deadline(CREATION_MS)
-    for name, topic_id in asked:
-        await call.turns.take()
+    async for name, topic_id in call.turns.each(asked):
         found = await _one(context, name, topic_id, may_create, call.api_version, deadline)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
@@ -78,11 +75,9 @@ def _is_wrong(request: MetadataRequest, call: Call) -> bool:
 
 
 async def _refused(request: MetadataRequest, call: Call) -> MetadataResponse:
-    response = MetadataResponse()
-    for one in request.topics or ():
-        await call.turns.take()
-        response.topics.append(Entry(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id))
-    return response
+    invalid = partial(Entry, error_code=ErrorCode.INVALID_REQUEST)
+    asked = call.turns.each(request.topics or ())
+    return MetadataResponse(topics=[invalid(name=one.name or "", topic_id=one.topic_id) async for one in asked])
 
 
 async def _one(

@@ -9,6 +9,7 @@ version 9 a member of a KIP-848 group may name itself, and is refused when its e
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.consumergroups.commits import fetch_refused
@@ -48,28 +49,24 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
         topics = []
         for name, indexes in wanted:
-            topics.append(topic := Topic(name=name))
-            for index in indexes:
-                await call.turns.take()
-                topic.partitions.append(_partition(group, (name, index), request.require_stable))
+            found = [_partition(group, (name, index), request.require_stable) async for index in call.turns.each(indexes)]
+            topics.append(Topic(name=name, partitions=found))
         if call.api_version == 0:
             _say_unknown(topics)
         return OffsetFetchResponse(topics=topics)
-    answers = []
-    for asked in {one.group_id: one for one in request.groups}.values():
-        await call.turns.take()
-        answers.append(await _group(context, asked, request.require_stable, call))
+    answers = [
+        await _group(context, asked, request.require_stable, call)
+        async for asked in call.turns.each({one.group_id: one for one in request.groups}.values())
+    ]
     return OffsetFetchResponse(groups=answers)
 
 
 async def _refused(request: OffsetFetchRequest, code: int, turns: Turns) -> OffsetFetchResponse:
     """One error for all: of the answer, where its version has a place for it, and of each partition."""
-    topics = []
+    refused, topics = partial(Partition, committed_offset=-1, metadata="", error_code=code), []
     for asked in request.topics or ():
-        topics.append(topic := Topic(name=asked.name))
-        for index in asked.partition_indexes:
-            await turns.take()
-            topic.partitions.append(Partition(partition_index=index, committed_offset=-1, metadata="", error_code=code))
+        answers = [refused(partition_index=index) async for index in turns.each(asked.partition_indexes)]
+        topics.append(Topic(name=asked.name, partitions=answers))
     return OffsetFetchResponse(topics=topics, error_code=code)
 
 
@@ -128,8 +125,7 @@ async def _group(
     by_id = call.api_version >= TOPIC_IDS_SINCE
     for name, topic_id, indexes in _wanted(context, group, asked, by_id):
         entry = GroupTopic(name=name or "", topic_id=topic_id)
-        for index in indexes:
-            await call.turns.take()
+        async for index in call.turns.each(indexes):
             found = _UNKNOWN_ID if name is None else _find(group, (name, index), require_stable)
             entry.partitions.append(
                 GroupPartition(

@@ -16,25 +16,25 @@ Asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
-async def _end(context: Context, topic: str, asked: Asked) -> tuple[int, int]:
-    return context.log_manager.offset_for_epoch(topic, asked.partition, asked.leader_epoch)
-
-
 async def handle(context: Context, request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForLeaderEpochResponse:
     """Answer per partition."""
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            await call.turns.take()
-            answer = Answer(partition=asked.partition)
-            try:
-                context.topics.check_leader_epoch(topic.topic, asked.partition, asked.current_leader_epoch)
-                answer.leader_epoch, answer.end_offset = await context.topics.logs.moving.retried(
-                    partial(_end, context, topic.topic, asked)
-                )
-            except KafkaError as error:
-                answer.error_code = error.code
-            answers.append(answer)
+        answers = [await _answer(context, topic.topic, asked) async for asked in call.turns.each(topic.partitions)]
         response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
     return response
+
+
+async def _answer(context: Context, topic: str, asked: Asked) -> Answer:
+    answer = Answer(partition=asked.partition)
+    try:
+        context.topics.check_leader_epoch(topic, asked.partition, asked.current_leader_epoch)
+        end = partial(_end, context, topic, asked)
+        answer.leader_epoch, answer.end_offset = await context.topics.logs.moving.retried(end)
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer
+
+
+async def _end(context: Context, topic: str, asked: Asked) -> tuple[int, int]:
+    return context.log_manager.offset_for_epoch(topic, asked.partition, asked.leader_epoch)

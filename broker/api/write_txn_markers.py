@@ -23,10 +23,7 @@ async def handle(context: Context, request: WriteTxnMarkersRequest, call: Call) 
     for marker in request.markers:
         result = Result(producer_id=marker.producer_id)
         for topic in marker.topics:
-            answers = []
-            for index in topic.partition_indexes:
-                await call.turns.take()
-                answers.append(_one(context, marker, topic.name, index))
+            answers = [_one(context, marker, topic.name, index) async for index in call.turns.each(topic.partition_indexes)]
             result.topics.append(Topic(name=topic.name, partitions=answers))
         response.markers.append(result)
     return response

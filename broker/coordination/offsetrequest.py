@@ -64,8 +64,7 @@ async def errors_of(
     if name is None:
         results = ErrorCode.UNKNOWN_TOPIC_ID
     errors: list[tuple[int, int]] = []
-    for one in asked:
-        await turns.take()
+    async for one in turns.each(asked):
         index, unknown = one.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         errors.append((index, results if isinstance(results, int) else results.get((name or "", index), unknown)))
     return errors
