@@ -81,7 +81,7 @@ def command(
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
     except CorruptBatchError as error:
-        where = f"`penstock consume {quoted(f'{error.tp[0]}:{error.tp[1]}')} --from @{error.next_offset}`"
+        where = f"`penstock consume {quoted(f'{error.tp[0]}:{error.tp[1]}')} --from {quoted(f'@{error.next_offset}')}`"
         raise click.ClickException(
             f"{error}; {where} goes on behind it, and `penstock log verify` on the broker's machine says what is damaged"
         ) from None
