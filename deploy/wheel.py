@@ -25,7 +25,11 @@ def main() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=ROOT / "build") as folder:
         base = Path(folder, "base")
-        for module in (ROOT / "pyx").rglob("*.so"):
+        # By their sources: a tree may also hold modules of a source that is gone, or of another Python.
+        for source in (ROOT / "pyx").rglob("*.pyx"):
+            module = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+            if not module.is_file():
+                sys.exit(f"`{module}` isn't compiled\nhint: make ext")
             target = base / f"lib.{tag}" / "penstock" / "pyx" / module.relative_to(ROOT / "pyx")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(module, target)

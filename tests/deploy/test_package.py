@@ -94,6 +94,15 @@ def test_it_says_what_it_carries(deb: Path, tmp_path: Path) -> None:
     assert f"/{file.name} " in (tmp_path / f"usr/share/doc/penstock-{__version__}/copyright").read_text()
 
 
+@needs_debian
+def test_its_compiled_modules_are_those_that_have_a_source(deb: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", str(deb), str(tmp_path)], check=True)
+    (folder,) = tmp_path.glob("opt/penstock/*/lib/python3.11/site-packages/penstock/pyx")
+    compiled = {str(path.relative_to(folder)).partition(".")[0] for path in folder.rglob("*.so")}
+    sources = (ROOT / "pyx").rglob("*.pyx")
+    assert compiled == {str(path.relative_to(ROOT / "pyx").with_suffix("")) for path in sources}
+
+
 LOCKS = {
     "everything": ROOT / "requirements.lock",
     "penstock": ROOT / "deploy" / "deb" / "requirements.lock",
