@@ -7,7 +7,6 @@ command     `penstock dedupe`
 commands    `penstock dedupe accept`, `position` and its other sub-commands
 status      `penstock dedupe status`: where each partition stands, seen from any host
 stageview   the stage of a pipeline's file, as those commands ask for it
-hints       the commands by which an operator goes on, as messages name them
 service     the stage as a process: a worker for each input partition
 worker      one input partition, deduplicated exactly once
 settings    what all workers of a stage share

@@ -1,4 +1,4 @@
-"""What an operator decides for a dedupe stage, beside the running one: `penstock dedupe accept`, ...
+"""What an operator decides for a dedupe stage, next to the running one: `penstock dedupe accept`, ...
 
 A decision takes the partition's identity, which ends whatever its worker has under way, and writes the position in a
 transaction, together with a record of `penstock.quarantine` that says what was decided and why.
@@ -17,16 +17,16 @@ import click
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder, check_owner
 from penstock.dedupe.position import Position, identity
-from penstock.dedupe.stageview import Stage, both_topics, counts_differ, stage_command
+from penstock.dedupe.stageview import Stage, both_topics, counts_differ, partition_command
 from penstock.dedupe.status import status
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.job import moved_topic
-from penstock.pipeline.stages.batches import send
-from penstock.pipeline.stages.failures import OperatorNeeded, decided_alone
-from penstock.pipeline.stages.quarantine import Quarantine, came, note
+from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
+from penstock.pipeline.stages.decision import fenced
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.quarantine import came, note
 
 T = TypeVar("T")
 
@@ -57,19 +57,11 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
     """
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
-    place = await Quarantine(admin).place(partition)
-    sender = TransactionalSender(admin, identity(stage.config["penstock.dedupe.name"], tp))
-    await sender.init()
-    try:
+    name = identity(stage.config["penstock.dedupe.name"], tp)
+    async with fenced(admin, name, stage.group, tp, f"{tp[0]}-{tp[1]}", "penstock dedupe status") as decision:
         what, after = change(await find_position(admin, stage, partition))
-        after = replace(after, decisions=after.decisions + 1)
-        with decided_alone(f"{tp[0]}-{tp[1]}", "penstock dedupe status"):
-            await sender.begin()
-            await send(sender, place, [note(what.encode(), came(tp, after.offset, because))])
-            await sender.send_offsets(stage.group, {tp: (after.offset, after.metadata())})
-            await sender.commit()
-    finally:
-        await sender.close()
+        await decision.send([note(what.encode(), came(tp, after.offset, because))])
+        await decision.commit(after)
     return what
 
 
@@ -83,29 +75,19 @@ async def topics_of(admin: Admin, stage: Stage, partition: int = 0) -> tuple[str
     return read.topic_id.hex(), written.topic_id.hex(), len(read.partitions)
 
 
-def partition_option(command: Callable[..., T]) -> Callable[..., T]:
-    """Add `-p`, the partition that is meant."""
-    return click.option("-p", "--partition", required=True, type=click.IntRange(0), help="The partition.")(command)
-
-
 because_option = click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
 
 
 @click.command("accept")
-@click.option("-p", "--partition", "named", type=click.IntRange(0), help="The partition.")
-@click.argument("given", type=click.IntRange(0), metavar="[PARTITION]", required=False)
 @click.option("--because", default="no reason was given", metavar="TEXT", help="Noted with the decision.")
-@stage_command
-def accept(stage: Stage, named: int | None, given: int | None, because: str) -> None:
+@partition_command
+def accept(stage: Stage, partition: int, because: str) -> None:
     """Accept that the ids of expired output are unknown, so that a partition which stopped for them goes on.
 
     Messages whose ids were among them may come a second time. The position keeps the accepted offsets.
 
-    Example: penstock dedupe accept -p 3 --config pipeline.properties --because "its disk is lost, no snapshot"
+    Example: penstock dedupe accept flights:3 --config pipeline.properties --because "its disk is lost, no snapshot"
     """
-    if (named is None) == (given is None):
-        raise click.UsageError("name the partition once, with `-p PARTITION`")
-    partition = int(given if named is None else named)  # type: ignore[arg-type]  # one of them was given
 
     async def work(admin: Admin) -> str:
         # Retention may have gone on since the worker stopped.
@@ -154,27 +136,23 @@ async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition
 
 
 @click.command("position")
-@partition_option
-@click.option("--at", required=True, type=click.IntRange(0), metavar="OFFSET", help="The input offset to read from.")
+@click.option("--at", "place", required=True, type=log_place, metavar=PLACES, help="Where the input's log is read from.")
 @because_option
-@stage_command
-def position(stage: Stage, partition: int, at: int, because: str) -> None:
-    """Set the input offset that a partition is read from: its position has expired, or the input's log has overtaken it.
+@partition_command
+def position(stage: Stage, partition: int, place: LogPlace, because: str) -> None:
+    """Set where a partition's input is read from: its position has expired, or the input's log has overtaken it.
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
     as long as their ids are known (one without an id passes once more). Where there was no position its counters come from the
     logs, if they are whole. Moved records are read from where their topic begins. The audit names what was read again.
 
-    Example: penstock dedupe position -p 3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
+    Example: penstock dedupe position flights:3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
     """
 
     async def work(admin: Admin) -> dict[str, Any]:
         tp, output = stage.input(partition), stage.output(partition)
         input_id, output_id, count = await topics_of(admin, stage, partition)
-        start = await admin.start_offset(tp)
-        end = await admin.end_offset(tp, "read_committed")
-        if not start <= at <= end:
-            raise click.ClickException(f"offset {at} is outside the log of {tp[0]}-{partition} ({start} to {end})")
+        at = await place.find(admin, tp, f"{tp[0]}-{partition}")
         first = Position(0, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
             output_end = await admin.end_offset(output, "read_committed")
@@ -213,19 +191,18 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
     done = stage.ask(work)
     before = "none" if done["before"] is None else done["before"]
     goes_on = "a stage that runs goes on by itself, within `penstock.watch.ms`"
-    stage.say(f"partition {partition} is read from offset {at} (before: {before}); {goes_on}", **done)
+    stage.say(f"partition {partition} is read from offset {done['offset']} (before: {before}); {goes_on}", **done)
 
 
 @click.command("snapshot")
-@partition_option
 @click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A folder that isn't there yet.")
-@stage_command
+@partition_command
 def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
     """Keep a copy of a partition's store; the stage may run meanwhile. On the same file system its files are links.
 
     Ids that only memory has are not in it: when it is restored they are read again from the output.
 
-    Example: penstock dedupe snapshot -p 3 --to /backup/dedupe-3-monday --config pipeline.properties
+    Example: penstock dedupe snapshot flights:3 --to /backup/dedupe-3-monday --config pipeline.properties
     """
     complete_to = snapshot.take(stage.folder(partition), to)
 
@@ -248,19 +225,18 @@ def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
 
 
 @click.command("restore")
-@partition_option
 @click.option("--from", "source", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The snapshot.")
-@stage_command
+@partition_command
 def restore(stage: Stage, partition: int, source: Path) -> None:
     """Put a snapshot in the place of a partition's store, which is set aside; the stage must not run on it.
 
     The next start reads what came since from the output. So a partition moves to another machine, too.
 
-    Example: penstock dedupe restore -p 3 --from /backup/dedupe-3-monday --config pipeline.properties
+    Example: penstock dedupe restore flights:3 --from /backup/dedupe-3-monday --config pipeline.properties
     """
     committed = stage.ask(lambda admin: position_of(admin, stage, partition))
     try:
-        mend = "give the snapshot of this partition (`-p`, `--topic`), or set `penstock.dedupe.id` as it was"
+        mend = "give the snapshot of this partition (`TOPIC:P`), or set `penstock.dedupe.id` as it was"
         check_owner(source, stage.owner(partition, committed), mend)
     except OSError as error:
         raise click.ClickException(f"`{source}` is no snapshot: {error.strerror}") from None
@@ -274,12 +250,11 @@ def restore(stage: Stage, partition: int, source: Path) -> None:
 
 
 @click.command("rebuild")
-@partition_option
-@stage_command
+@partition_command
 def rebuild(stage: Stage, partition: int) -> None:
     """Set a partition's store aside, so that the next start builds it from the output; the stage must not run on it.
 
-    Example: penstock dedupe rebuild -p 3 --config pipeline.properties
+    Example: penstock dedupe rebuild flights:3 --config pipeline.properties
     """
 
     async def work(admin: Admin) -> tuple[int, int, str]:

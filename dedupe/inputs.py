@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.dedupe import hints
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position
 from penstock.dedupe.settings import Settings
@@ -13,6 +12,7 @@ from penstock.dedupe.sift import Misplaced, Rules
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.sourcelog import SourceLog
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from penstock.dedupe import hints as ways
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.stages import ranges
+from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.position import StagePosition
 from penstock.pipeline.stages.ranges import RangesText
 
@@ -94,5 +93,5 @@ class Position(StagePosition):
         """A group's position of a partition, as it was committed; of moved records, `read_with` is the input partition whose
         worker reads them. Raises OperatorNeeded for what no dedupe worker wrote, or a newer version.
         """
-        begin = f"{ways.to_delete(group, tp)}, then {ways.to_move(read_with or tp)}"
+        begin = f"{hints.to_delete(group, tp)}, then {hints.to_move(read_with or tp)}"
         return cls.from_text(offset, metadata, begin, f"the position of {tp[0]}-{tp[1]} in group `{group}`")

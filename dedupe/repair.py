@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import log
-from penstock.dedupe import hints
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.position import Position
@@ -16,6 +15,7 @@ from penstock.failpoints import declare, failpoint
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.dedupe import hints
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position
@@ -23,6 +22,7 @@ from penstock.failpoints import declare, failpoint
 from penstock.log import Fields
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.ids.store import IdStore, RocksError
 from penstock.pyx.record.columns import Column

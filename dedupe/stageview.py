@@ -13,11 +13,13 @@ from penstock.config import Config
 from penstock.dedupe.folder import FolderError, StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position
+from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.stages.address import one_partition
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.ids.store import RocksError
 
@@ -26,25 +28,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Invocation):
-    """The stage that a pipeline's file describes, the topic that was `named`, and how answers are shown."""
+    """The stage that a pipeline's file describes, and how answers are shown."""
 
     config: Config
-    named: str | None
+    topic: str = ""
+    """The topic that is meant; empty: all."""
 
-    @property
-    def topic(self) -> str:
-        """The topic that is meant. Raises UsageError for one that the stage doesn't read, or none of several."""
+    def with_topic(self, topic: str) -> Stage:
+        """The stage with one of its topics. Raises UsageError for one that it doesn't read."""
         topics = job.deduped(self.config)
-        if self.named is None and len(topics) > 1:
-            raise click.UsageError(f"dedupe reads {', '.join(topics)}: say with --topic which one is meant")
-        if self.named is not None and self.named not in topics:
-            raise click.UsageError(f"dedupe reads {', '.join(topics)}, not `{self.named}`")
-        return self.named or next(iter(topics))
+        if topic not in topics:
+            raise click.UsageError(f"dedupe reads {', '.join(topics)}, not `{topic}`")
+        return replace(self, topic=topic)
 
     def each(self) -> list[Stage]:
-        """The stage with each of its topics, or with the one that was named."""
-        topics = job.deduped(self.config) if self.named is None else [self.topic]
-        return [replace(self, named=topic) for topic in topics]
+        """The stage with each of its topics."""
+        return [self.with_topic(topic) for topic in job.deduped(self.config)]
 
     @property
     def group(self) -> str:
@@ -68,16 +67,23 @@ class Stage(Invocation):
         return owner(self.output(partition), position.output_id, IdSource(self.config["penstock.dedupe.id"]))
 
 
-def stage_command(command: Callable[..., T]) -> Callable[..., T]:
+def _refuse(context: click.Context, _: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        form = "TOPIC, for example flights" if context.info_name == "status" else "TOPIC:P, for example flights:3"
+        raise click.UsageError(f"instead of -p and --topic give {form}")
+
+
+OF_EARLIER_DAYS = click.option("-p", "--partition", "--topic", is_eager=True, expose_value=False, hidden=True, callback=_refuse)
+
+
+def view_command(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options that all of them share; they come to the command as `stage: Stage`."""
 
-    def with_stage(
-        path: Path, overrides: tuple[str, ...], as_json: bool, timeouts: Timeouts, topic: str | None, **rest: Any
-    ) -> T:
+    def with_stage(path: Path, overrides: tuple[str, ...], as_json: bool, timeouts: Timeouts, **rest: Any) -> T:
         config = job.load(path, overrides, "dedupe")
+        arm_from_environment()
         try:
-            stage = Stage(config["bootstrap.servers"], {}, as_json, timeouts, config=config, named=topic)
-            return command(stage=stage, **rest)
+            return command(stage=Stage(config["bootstrap.servers"], {}, as_json, timeouts, config=config), **rest)
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None
 
@@ -86,8 +92,20 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
         timeout_option(),
         SET,
         PIPELINE_FILE,
-        click.option("--topic", help="The input topic that is meant; of several, status shows all."),
+        OF_EARLIER_DAYS,
     ))  # fmt: skip
+
+
+ADDRESS = click.argument("address", metavar="TOPIC:P", type=one_partition)
+
+
+def partition_command(command: Callable[..., T]) -> Callable[..., T]:
+    """Add them and TOPIC:P, which comes to the command as `stage`, with that topic, and `partition: int`."""
+
+    def with_partition(stage: Stage, address: TopicPartition, **rest: Any) -> T:
+        return command(stage=stage.with_topic(address[0]), partition=address[1], **rest)
+
+    return view_command(with_options(with_partition, command, [ADDRESS]))
 
 
 async def both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]:

@@ -1,31 +1,25 @@
-"""`penstock dedupe status`: where each partition stands, from its position, its logs, and the store if that is on this machine.
-
-No process of the stage is asked: it works from any host, also while none runs.
-"""
+"""`penstock dedupe status`: where each partition stands, from its position, its logs, and its store on this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from penstock.dedupe import hints as ways
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder
 from penstock.dedupe.position import Position
-from penstock.dedupe.stageview import Stage, both_topics, counts_differ, stage_command
+from penstock.dedupe.stageview import Stage, both_topics, counts_differ, view_command
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.laggards import LOOK_AGAIN_S, STATES, Ahead, look_ahead, quiet, silent_after_ms
+from penstock.pipeline.stages.status import Ahead, Row, look_ahead, look_twice, show, silent_after_ms, state_of
 from penstock.pyx.ids.store import RocksError
-
-Row = dict[str, Any]
 
 SHOWN = (
     "topic",
@@ -51,9 +45,10 @@ NOT_SHOWN = ("offset", "topic_id", "output_id", "moved_id", "partitions")
 
 
 @click.command("status")
-@stage_command
-def status(stage: Stage) -> None:
-    """Show each partition: position, lag, counters, and the store, if its folder is on this machine.
+@click.argument("topic", required=False)
+@view_command
+def status(stage: Stage, topic: str | None) -> None:
+    """Show each partition, of all topics or one: position, lag, counters, and the store, if its folder is on this machine.
 
     Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
     stands still: `stopped` or `stalled`, its position says why; `silent`, records have waited for longer than a stage that runs
@@ -69,7 +64,7 @@ def status(stage: Stage) -> None:
     """
 
     async def work(admin: Admin) -> list[Row]:
-        each = stage.each()
+        each = stage.each() if topic is None else [stage.with_topic(topic)]
         if len(each) == 1:
             return await _rows(admin, each[0])
         return [row for rows in await asyncio.gather(*(_rows_or_why(admin, one) for one in each)) for row in rows]
@@ -77,9 +72,7 @@ def status(stage: Stage) -> None:
     rows = stage.ask(work)
     for row in rows:
         row["why"] = row["why"] or row["store_error"]
-    stage.show(rows if stage.as_json else [_shown(row) for row in rows], "partitions")
-    if any(row["state"] in STATES or row["store_error"] for row in rows):
-        sys.exit(1)
+    show(stage, rows, _shown)
 
 
 def _shown(row: Row) -> Row:
@@ -120,10 +113,7 @@ async def _rows(admin: Admin, stage: Stage) -> list[Row]:
             rows.append({**row, "output_start": start, "output_end": end})
         return rows
 
-    rows = await look()
-    if any(row["state"] == "silent" for row in rows):
-        await asyncio.sleep(LOOK_AGAIN_S)
-        rows = await look()
+    rows = await look_twice(look)
     for row in rows:
         # Behind the last batch stands its transaction's marker, which has no ids.
         row |= store_status(stage.folder(row["partition"]), row.pop("written_to") or row["output_end"])
@@ -154,31 +144,26 @@ def _row(
         "written_to": 0,
     }
     position = Position(0, "", "")
+    row |= _noted(position)
     try:
         if found is not None:
+            row |= dict.fromkeys(_noted(position))  # nothing is known of what can't be read
             position = Position.parse(stage.group, tp, *found)
-    except OperatorNeeded as error:
-        return {**row, **dict.fromkeys(_noted(position)), "state": "stopped", "why": str(error)}
-    row |= _noted(position) | {"written_to": position.output_end}
-    if position.moved_id and moved in committed:
-        try:
+            row |= _noted(position) | {"written_to": position.output_end}
+        if position.moved_id and moved in committed:
             read_there = Position.parse(stage.group, moved, *committed[moved], tp)
-        except OperatorNeeded as error:
-            return {**row, "state": "stopped", "why": str(error)}
-        row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
-    unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
+            row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
+    except OperatorNeeded as error:
+        return {**row, "state": "stopped", "why": str(error)}
     if found is None and output_end > 0:
-        why = f"its output has data and its position is gone: {ways.to_move(tp)} sets one"
+        why = f"its output has data and its position is gone: {hints.to_move(tp)} sets one"
         return {**row, "state": "stopped", "why": why}
     if found is None:
         return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
-    if stopped := position.stopped or unknown:
-        return {**row, "state": "stopped", "why": stopped}
-    if position.stalled:
-        return {**row, "state": "stalled", "why": position.stalled}
+    if position.unknown and not position.stopped:
+        position = replace(position, stopped=f"ids of output offsets {position.unknown} are unknown")
     inputs = [(committed[each][0], ahead[each]) for each in (tp, moved) if each in committed and each in ahead]
-    is_silent, why = quiet(inputs, position.committed_ms, silent_ms, "dedupe stage")
-    return {**row, "state": "silent" if is_silent else "reading", "why": why}
+    return row | state_of(position, inputs, silent_ms, "dedupe stage", "reading")
 
 
 def _noted(position: Position) -> Row:

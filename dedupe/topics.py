@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.dedupe import hints
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 

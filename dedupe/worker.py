@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock import log
-from penstock.dedupe import hints, movedtopic
+from penstock.dedupe import movedtopic
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.inputs import Input, Inputs
 from penstock.dedupe.position import Position, identity
@@ -30,6 +30,7 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver

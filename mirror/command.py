@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from penstock import log
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
 from penstock.mirror.decisions import Desk, Moved
@@ -17,34 +16,28 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import status
 from penstock.pipeline import job
-from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option
-from penstock.pipeline.stages import stage
+from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.stages.address import PLACES, LogPlace, Named, log_place, one_partition, topic_or_partition
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.laggards import STATES
+from penstock.pipeline.stages.stage import stage_command
+from penstock.pipeline.stages.status import show
 from penstock.pipeline.stages.topics import Topics
+
+Choice = tuple[Sequence[Named], Callable[[Desk, Identity, bool], Awaitable[Moved | str]]]
+"""Topics or partitions, and what is decided about each of their lanes; told whether that was named by its partition."""
 
 BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what was decided.")
 
 
-@click.group("mirror", invoke_without_command=True)
-@click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
-@SET
-@click.pass_context
-def command(context: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
+@stage_command("mirror", Mirror)
+def command() -> None:
     """Copy topics of all source clusters into the aggregate cluster, exactly once. Without a sub-command: run the mirror.
 
     Exit codes: 0 stopped as asked, 1 failed or with partitions that stopped, 2 wrong configuration, 4 another mirror of
     the same name took over.
 
     Example: penstock mirror --config pipeline.properties
-    """  # fmt: skip
-    file = stage.own_file(context, path, overrides)
-    if file is None:
-        return
-    log.setup()
-    config = job.load(file, overrides, "mirror")
-    arm_from_environment()
-    stage.run(Mirror(config))
+    """
 
 
 @command.command("status")
@@ -68,39 +61,59 @@ def show_status(path: Path, overrides: tuple[str, ...], timeouts: Timeouts, as_j
         rows = asyncio.run(status(config, timeouts))
     except (KafkaError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    Invocation(config["bootstrap.servers"], {}, as_json).show(rows, "partitions")
-    if any(row["state"] in STATES for row in rows):
-        sys.exit(1)
+    show(Invocation(config["bootstrap.servers"], {}, as_json), rows)
+
+
+def decision_command(command: Callable[..., Choice]) -> Callable[..., None]:
+    """Add SOURCE and the options of every decision to a command, which gives what is decided about which lanes. It is decided
+    for each, and what came of it is said."""
+
+    def decide(source: str, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts, **given: Any) -> None:
+        config = job.load(path, overrides, "mirror")
+        arm_from_environment()
+        known, chosen = job.sources(config), Topics(config)
+        if source not in known:
+            raise click.BadParameter(f"no source `{source}` in `{path}`: there are {', '.join(known)}", param_hint="SOURCE")
+        if not because.strip():
+            raise click.BadParameter("say why", param_hint="--because")
+        named, about = command(**given)
+        if not named and chosen.are_searched:
+            raise click.UsageError("say which topics: `topics.include` is no list of them")
+
+        async def run() -> None:
+            async with Desk(config, source, because, timeouts) as desk:
+                for topic, partition in named or [(topic, None) for topic in chosen.named]:
+                    if not chosen.wants(topic):
+                        raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")
+                    for lane in await desk.partitions(topic, partition):
+                        _say(lane, await about(desk, lane, partition is not None))
+
+        try:
+            asyncio.run(run())
+        except (KafkaError, OperatorNeeded, OSError) as error:
+            raise click.ClickException(str(error)) from None
+
+    return with_options(decide, command, (timeout_option(), SET, PIPELINE_FILE, BECAUSE, click.argument("source")))
 
 
 @command.command("begin")
-@click.argument("source")
-@click.argument("topics", metavar="TOPIC[:P]...", nargs=-1, required=True)
-@click.option("--at", required=True, metavar="start|end|OFFSET", help="Where the source's log is read from.")
-@BECAUSE
-@PIPELINE_FILE
-@SET
-@timeout_option()
-def begin(
-    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts
-) -> None:
+@decision_command
+@click.argument("topics", metavar="TOPIC[:P]...", nargs=-1, required=True, type=topic_or_partition)
+@click.option("--at", required=True, type=log_place, metavar=PLACES, help="Where the source's log is read from.")
+def begin(topics: Sequence[Named], at: LogPlace) -> Choice:
     """Say where the copy of a topic (or one partition) begins or goes on, whatever its position was.
 
     A running mirror goes on from there. What an earlier offset copies once more is there twice; what a later one leaves
     out is counted as a gap. Of a topic those partitions are left as they are that go on by themselves, unless they are named.
 
-    Example: penstock mirror begin EWR flights --at start --because "a new source" --config pipeline.properties
+    Example: penstock mirror begin EWR flights --at earliest --because "a new source" --config pipeline.properties
     """  # fmt: skip
-    if at not in ("start", "end") and not at.isdecimal():
-        raise click.BadParameter(f"`{at}` is not start, end or an offset", param_hint="--at")
-    _decide(
-        path, overrides, timeouts, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name)
-    )
+    return topics, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name)
 
 
 @command.command("skip")
-@click.argument("source")
-@click.argument("topic", metavar="TOPIC:P")
+@decision_command
+@click.argument("partition", metavar="TOPIC:P", type=one_partition)
 @click.option(
     "--to",
     required=True,
@@ -108,11 +121,7 @@ def begin(
     metavar="OFFSET",
     help="The first offset that is copied; what lies before it is set aside.",
 )
-@BECAUSE
-@PIPELINE_FILE
-@SET
-@timeout_option()
-def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts) -> None:
+def skip(partition: Named, to: int) -> Choice:
     """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
     Bytes and position are one transaction on the target; the position counts what was left out. An offset within a batch
@@ -120,60 +129,18 @@ def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: 
 
     Example: penstock mirror skip EWR flights:3 --to 4711 --because "bad disk" --config pipeline.properties
     """  # fmt: skip
-    if ":" not in topic:
-        raise click.BadParameter(f"`{topic}` names no partition (TOPIC:P)", param_hint="TOPIC:P")
-    _decide(path, overrides, timeouts, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
+    return [partition], lambda desk, lane, _: desk.skip(lane, to)
 
 
 @command.command("retry")
-@click.argument("source")
-@click.argument("topics", metavar="[TOPIC[:P]]...", nargs=-1)
-@BECAUSE
-@PIPELINE_FILE
-@SET
-@timeout_option()
-def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts) -> None:
+@decision_command
+@click.argument("topics", metavar="[TOPIC[:P]]...", nargs=-1, type=topic_or_partition)
+def retry(topics: Sequence[Named]) -> Choice:
     """Let partitions that stopped try again, without a restart: those of a topic, one alone, or all of the source.
 
     Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties
     """  # fmt: skip
-    _decide(path, overrides, timeouts, source, topics, because, lambda desk, lane, _: desk.retry(lane))
-
-
-def _decide(
-    path: Path,
-    overrides: tuple[str, ...],
-    timeouts: Timeouts,
-    source: str,
-    topics: Sequence[str],
-    because: str,
-    decide: Callable[[Desk, Identity, bool], Awaitable[Moved | str]],
-) -> None:
-    """Do one thing to each lane that was named (by its partition or its topic alone), and say what came of it."""
-    config = job.load(path, overrides, "mirror")
-    arm_from_environment()
-    known = job.sources(config)
-    if source not in known:
-        raise click.BadParameter(f"no source `{source}` in `{path}`: there are {', '.join(known)}", param_hint="SOURCE")
-    if not because.strip():
-        raise click.BadParameter("say why", param_hint="--because")
-    chosen = Topics(config)
-    if not topics and chosen.are_searched:
-        raise click.UsageError("say which topics: `topics.include` is no list of them")
-    wanted = [_lane(word) for word in topics or chosen.named]
-
-    async def run() -> None:
-        async with Desk(config, source, because, timeouts) as desk:
-            for topic, partition in wanted:
-                if not chosen.wants(topic):
-                    raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")
-                for lane in await desk.partitions(topic, partition):
-                    _say(lane, await decide(desk, lane, partition is not None))
-
-    try:
-        asyncio.run(run())
-    except (KafkaError, OperatorNeeded, OSError) as error:
-        raise click.ClickException(str(error)) from None
+    return topics, lambda desk, lane, _: desk.retry(lane)
 
 
 def _say(lane: Identity, moved: Moved | str) -> None:
@@ -185,10 +152,3 @@ def _say(lane: Identity, moved: Moved | str) -> None:
     again = f"; copied again so far: {after.again_records} records" if after.again_records else ""
     gaps = f"gaps so far: {after.gaps} offsets, {after.gap_records} records"
     click.echo(f"{lane} {was} and goes on at {after.offset}; {gaps}{again}")
-
-
-def _lane(word: str) -> tuple[str, int | None]:
-    topic, colon, number = word.partition(":")
-    if colon and not number.isdecimal():
-        raise click.BadParameter(f"`{word}` is not TOPIC or TOPIC:PARTITION", param_hint="TOPIC")
-    return topic, int(number) if colon else None

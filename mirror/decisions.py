@@ -1,35 +1,31 @@
 """What an operator decides about a lane: where it begins, what it leaves out, that it tries again.
 
-A decision is one transaction on the target: the new position, and a record of `penstock.quarantine` that says what was
-decided and why; batches that are left out are in it too. It takes the lane's identity, so that a running mirror can't
-commit anything in between; that mirror reads the new position and goes on from there.
+`pipeline/stages/decision.py` says how a decision is committed; batches that are left out are in its transaction, too.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
-from penstock.failpoints import declare, failpoint
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
-from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.options import Timeouts
-from penstock.pipeline.stages import ranges
-from penstock.pipeline.stages.batches import send
-from penstock.pipeline.stages.failures import OperatorNeeded, decided_alone
-from penstock.pipeline.stages.quarantine import Quarantine, chunks, note
+from penstock.pipeline.stages import hints, ranges
+from penstock.pipeline.stages.address import LogPlace
+from penstock.pipeline.stages.decision import Decision, fenced
+from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.quarantine import chunks, note
 from penstock.pipeline.stages.sourcelog import SourceLog
 from penstock.pipeline.stages.topics import Topics
-
-SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
 
 
 class Moved(NamedTuple):
@@ -51,7 +47,6 @@ class Desk:
         self._timeouts = timeouts
         self._source = Admin(job.sources(config)[source], **client)
         self._target = Admin(config["bootstrap.servers"], **client)
-        self._quarantine = Quarantine(self._target)
 
     async def __aenter__(self) -> Self:
         await self._target.start(self._timeouts.contact_ms)
@@ -71,8 +66,8 @@ class Desk:
         chosen = found if partition is None else [partition]
         return [Identity(mirror, self._name, (topic, number), (into, number)) for number in chosen]
 
-    async def begin(self, lane: Identity, at: str, *, by_name: bool) -> Moved | str:
-        """Let a lane go on at `start`, `end` or an offset of the source, whatever its position was.
+    async def begin(self, lane: Identity, at: LogPlace, *, by_name: bool) -> Moved | str:
+        """Let a lane go on at a place of the source's log, whatever its position was.
 
         A lane that goes on by itself and wasn't meant `by_name` is left as it is, since what is copied once more is there
         twice: the answer says so.
@@ -83,73 +78,67 @@ class Desk:
         ours = await topic_of(self._target, lane.into[0], "target")
         going = None if by_name else await self._going(lane, theirs.topic_id, ours.topic_id)
         if going is not None:
-            topic, number = tp
-            return f"it goes on by itself from offset {going.offset}; name it as `{topic}:{number}` to move it all the same"
-        start = await self._source.start_offset(tp)
-        end = await self._source.end_offset(tp, "read_committed")
-        offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
-        if not start <= offset <= end:
-            raise OperatorNeeded(f"{lane} has offsets from {start} to {end} at the source, and {offset} is none of them")
+            return f"it goes on by itself from offset {going.offset}; name it as `{hints.address(tp)}` to move it all the same"
+        offset, start = await at.find(self._source, tp, lane), await self._source.start_offset(tp)
         # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
         # meanwhile is counted behind that.
         known = await self._readable(lane) or Position(0, UNSEEN, ours.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
         again = await self._again(lane, known, start, offset) if same_log else known.records
-        sender = await self._fence(lane)
-        before = await self._readable(lane)
-        if before is not None and before.decisions != known.decisions:
-            raise OperatorNeeded(f"somebody else decided about {lane} at the same time: look at `penstock mirror status`")
-        counted, known = max(offset, known.offset), before or known
-        if same_log and counted < known.offset:
-            again += await self._copied(lane, known, counted, known.offset)
-        # In another log no gap is known: what it has left out is said to be before the offset.
-        after = replace(
-            (known if same_log else replace(known, offset=0, gap_ranges="")).passing(offset),
-            again_records=again,
-            topic_id=theirs.topic_id,
-            target_id=ours.topic_id,
-            leader_epoch=-1,
-            cluster=(await self._source.metadata([])).cluster_id or "",
-        )
-        return await self._commit(lane, sender, "begin", before, after)
+        async with self._fenced(lane) as decision:
+            before = await self._readable(lane)
+            if before is not None and before.decisions != known.decisions:
+                raise OperatorNeeded(f"somebody else decided about {lane} at the same time: look at `penstock mirror status`")
+            counted, known = max(offset, known.offset), before or known
+            if same_log and counted < known.offset:
+                again += await self._copied(lane, known, counted, known.offset)
+            # In another log no gap is known: what it has left out is said to be before the offset.
+            after = replace(
+                (known if same_log else replace(known, offset=0, gap_ranges="")).passing(offset),
+                again_records=again,
+                topic_id=theirs.topic_id,
+                target_id=ours.topic_id,
+                leader_epoch=-1,
+                cluster=(await self._source.metadata([])).cluster_id or "",
+            )
+            return await self._commit(decision, lane, "begin", before, after)
 
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
         tp = lane.partition
         await self._source.start(self._timeouts.contact_ms)
         end = await self._source.end_offset(tp, "read_committed")
-        sender = await self._fence(lane)
-        before = await self._position(lane)
-        if before is None or before.topic_id == UNSEEN:
-            raise OperatorNeeded(f"{lane} hasn't begun: {lane.way_to_begin('start|OFFSET')} says where")
-        if not before.offset < to <= end:
-            raise OperatorNeeded(
-                f"{lane} is at offset {before.offset}, and what the source has committed ends at {end}: {to} is not between"
-            )
-        topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
-        before.check_topic(topic_id, lane.way_to_begin())
-        stretch = Stretch(self._source, tp, topic_id, before.offset, to)
-        await stretch.check()
-        after = replace(before.passing(to), leader_epoch=-1)
-        return await self._commit(lane, sender, "skip", before, after, stretch)
+        async with self._fenced(lane) as decision:
+            before = await self._position(lane)
+            if before is None or before.topic_id == UNSEEN:
+                raise OperatorNeeded(f"{lane} hasn't begun: {hints.to_begin(lane.address, 'earliest|OFFSET')} says where")
+            if not before.offset < to <= end:
+                raise OperatorNeeded(
+                    f"{lane} is at offset {before.offset}, and what the source has committed ends at {end}: {to} is not between"
+                )
+            topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
+            before.check_topic(topic_id, hints.to_begin(lane.address))
+            stretch = Stretch(self._source, tp, topic_id, before.offset, to)
+            await stretch.check()
+            after = replace(before.passing(to), leader_epoch=-1)
+            return await self._commit(decision, lane, "skip", before, after, stretch)
 
     async def retry(self, lane: Identity) -> Moved | str:
         """Let a stopped lane try again. One without a position can only begin: the answer says so."""
-        sender = await self._fence(lane)
-        before = await self._position(lane)
-        if before is None:
-            return f"it has no position to go on from: {lane.way_to_begin('start|end|OFFSET')} gives it one"
-        return await self._commit(lane, sender, "retry", before, before)
+        async with self._fenced(lane) as decision:
+            before = await self._position(lane)
+            if before is None:
+                return (
+                    f"it has no position to go on from: {hints.to_begin(lane.address, 'earliest|latest|OFFSET')} gives it one"
+                )
+            return await self._commit(decision, lane, "retry", before, before)
 
-    async def _fence(self, lane: Identity) -> TransactionalSender:
-        await self._quarantine.place(0)
-        sender = TransactionalSender(self._target, lane.transactional_id)
-        await sender.init()
-        return sender
+    def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
+        return fenced(self._target, lane.transactional_id, lane.group, lane.into, lane, "penstock mirror status")
 
     async def _position(self, lane: Identity) -> Position | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
-        return None if found is None else Position.from_text(*found, lane.way_to_begin())
+        return None if found is None else Position.from_text(*found, hints.to_begin(lane.address))
 
     async def _readable(self, lane: Identity) -> Position | None:
         """The position, but none where somebody else wrote it, which is why a lane starts over."""
@@ -189,41 +178,32 @@ class Desk:
 
     async def _commit(
         self,
+        decision: Decision,
         lane: Identity,
-        sender: TransactionalSender,
-        decision: str,
+        kind: str,
         before: Position | None,
         after: Position,
         stretch: Stretch | None = None,
     ) -> Moved:
-        """The position and what is set aside, in one transaction."""
-        at = lane.partition[0], lane.partition[1]
-        place, key = await self._quarantine.place(lane.partition[1]), str(lane).encode()
+        """Commit the position and what is set aside, in one transaction."""
+        topic, partition = lane.partition
+        key = str(lane).encode()
         headers = {
-            "decision": decision,
+            "decision": kind,
             "because": self._because,
             "source": self._name,
-            "topic": at[0],
-            "partition": str(at[1]),
+            "topic": topic,
+            "partition": str(partition),
             "reason": "" if before is None else before.stopped or before.stalled,
             "from": "" if before is None else str(before.offset),
             "to": str(after.offset),
         }
-        with decided_alone(lane, "penstock mirror status"):
-            await sender.begin()
-            records = 0
-            if stretch is None:
-                await send(sender, place, [note(None, headers, key)])
-            else:
-                async for piece in stretch.pieces():
-                    records += piece.records
-                    await send(sender, place, [*chunks(piece.data, {"offset": str(piece.offset), **headers}, key)])
-                await send(sender, place, [note(None, {"records": str(records), **headers}, key)])
-            after = replace(
-                after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
-            )
-            await sender.send_offsets(lane.group, {lane.into: (after.offset, after.metadata())})
-            failpoint(SENT)
-            await sender.commit()
-        await sender.close()
-        return Moved(lane, before, after)
+        counted, records = {}, 0
+        if stretch is not None:
+            async for piece in stretch.pieces():
+                records += piece.records
+                await decision.send(chunks(piece.data, {"offset": str(piece.offset), **headers}, key))
+            counted = {"records": str(records)}
+        await decision.send([note(None, counted | headers, key)])
+        after = replace(after, gap_records=after.gap_records + records, stopped="", stalled="")
+        return Moved(lane, before, await decision.commit(after))

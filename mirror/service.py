@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from penstock import log
 from penstock.config import Config
@@ -20,6 +21,7 @@ from penstock.mirror.target import Into
 from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
 from penstock.pipeline.service import Replaced
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patiently
 from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
 from penstock.pipeline.stages.position import decisions_of
@@ -222,7 +224,7 @@ class Mirror(Stage):
                 identity = Identity(self.name, source.name, (topic, partition), (copy.into.name, partition))
                 worker = Worker(identity, source, self.target, copy.into)
                 if source.name in copy.present:
-                    added.append((lanes, lanes.add((topic, partition), worker, identity.way_past)))
+                    added.append((lanes, lanes.add((topic, partition), worker, partial(hints.to_skip, identity.address))))
                 elif (source.name, partition) not in copy.registered:
                     with contextlib.suppress(OperatorNeeded):  # once it has the topic, its lane says so
                         await patiently(worker.take, f"register {identity}", source.log)

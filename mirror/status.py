@@ -1,14 +1,12 @@
-"""Where every lane of a mirror stands, from the positions on the target and the ends of the sources' logs.
-
-No process of the mirror is asked: it works from any host, also while none runs.
-"""
+"""Where every lane of a mirror stands, from the positions on the target and the ends of the sources' logs."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 from penstock.config import Config
 from penstock.mirror.identity import Identity
@@ -17,12 +15,13 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
-from penstock.pipeline.stages.laggards import LOOK_AGAIN_S, Ahead, look_ahead, quiet, silent_after_ms
+from penstock.pipeline.stages.status import Ahead, Row, look_ahead, look_twice, silent_after_ms, state_of
 from penstock.pipeline.stages.topics import Topics
 
 CLIENT_ID = "penstock-mirror-status"
-Row = dict[str, Any]
+COUNTERS = ("records", "rebuilt", "gaps", "gap_records", "again_records")
 
 
 async def status(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> list[Row]:
@@ -40,13 +39,12 @@ async def _of_source(config: Config, target: Admin, name: str, address: str, tim
             source = await stack.enter_async_context(timeouts.admin(address, CLIENT_ID))
         except TRANSIENT:
             source = None
-        return await _rows(config, target, name, source)
+        return await look_twice(partial(_rows, config, target, name, source), config["penstock.mirror.linger.ms"])
 
 
 async def _rows(config: Config, target: Admin, name: str, source: Admin | None) -> list[Row]:
     """The lanes of a source; None: it can't be asked now."""
-    group = job.mirror_group(config, name)
-    positions = await target.settled(group)
+    positions = await target.settled(job.mirror_group(config, name))  # before the ends, which none is beyond then
     chosen = Topics(config)
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
     for copied, _ in positions:
@@ -59,33 +57,24 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
-    linger_ms = config["penstock.mirror.linger.ms"]
-    silent_ms = silent_after_ms(config, linger_ms)
+    silent_ms = silent_after_ms(config, config["penstock.mirror.linger.ms"])
     ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
-
-    def row(into: TopicPartition) -> Row:
+    rows = []
+    for into in lanes:
         tp = topics[into[0]], into[1]
         lane = Identity(config["penstock.mirror.name"], name, tp, into)
-        return _row(lane, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms)
-
-    rows = [row(into) for into in lanes]
-    if any(one["state"] == "silent" for one in rows):
-        await asyncio.sleep(linger_ms / 1000 + LOOK_AGAIN_S)
-        positions = await target.settled(group)
-        ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
-        rows = [row(into) for into in lanes]
+        rows.append(_row(lane, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms))
     for copied, topic in topics.items():
-        if copied not in ids and not any(lane[0] == copied for lane in lanes):
-            state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it or can't be asked"
-            if topic in theirs:
-                state, why = (
-                    "not copied",
-                    (
-                        f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log "
-                        "says what it is refused for"
-                    ),
-                )
-            rows.append({**_empty(name, (topic, None)), "state": state, "why": why})
+        if copied in ids or any(lane[0] == copied for lane in lanes):
+            continue
+        state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it or can't be asked"
+        if topic in theirs:
+            state = "not copied"
+            why = (
+                f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log says "
+                "what it is refused for"
+            )
+        rows.append({**_empty(name, (topic, None)), "state": state, "why": why})
     return rows
 
 
@@ -120,11 +109,7 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
         "end": None,
         "lag": None,
         "last_commit": None,
-        "records": None,
-        "rebuilt": None,
-        "gaps": None,
-        "gap_records": None,
-        "again_records": None,
+        **dict.fromkeys(COUNTERS),
         "why": "",
     }
 
@@ -134,40 +119,25 @@ def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, tar
     if found is None:
         why = (
             "this source is not known to the target: a mirror that runs registers it, or its log says why not; if the source "
-            f"is new: {lane.way_to_begin('start')}"
+            f"is new: {hints.to_begin(lane.address, 'earliest')}"
         )
         return {**row, "state": "no position", "why": why}
     try:
-        position = Position.from_text(*found, lane.way_to_begin())
+        position = Position.from_text(*found, hints.to_begin(lane.address))
+        row |= {name: getattr(position, name) for name in COUNTERS}
+        row |= {"position": position.offset, "last_commit": _moment(position.copied_ms)}
+        row["lag"] = None if ahead is None else max(0, ahead.end - position.offset)
+        position.check_target(target_id, hints.to_begin(lane.address))
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
-    row |= {
-        "position": position.offset,
-        "lag": None if ahead is None else max(0, ahead.end - position.offset),
-        "last_commit": _moment(position.copied_ms),
-        "records": position.records,
-        "rebuilt": position.rebuilt,
-        "gaps": position.gaps,
-        "gap_records": position.gap_records,
-        "again_records": position.again_records,
-    }
-    try:
-        position.check_target(target_id, lane.way_to_begin())
-    except OperatorNeeded as error:
-        return {**row, "state": "stopped", "why": str(error)}
-    if position.stopped:
-        return {**row, "state": "stopped", "why": position.stopped}
-    if position.stalled:
-        return {**row, "state": "stalled", "why": position.stalled}
-    why = "" if ahead is not None else "the source can't be asked now"
-    if ahead is not None:
-        committed_ms = max(position.committed_ms, position.copied_ms)
-        is_silent, why = quiet([(position.offset, ahead)], committed_ms, silent_ms, "mirror")
-        if is_silent:
-            return {**row, "state": "silent", "why": why}
-    if position.topic_id == UNSEEN:
-        return {**row, "state": "registered", "why": "the source's topic was not reached yet"}
-    return {**row, "state": "copying", "why": why}
+    position = replace(position, committed_ms=max(position.committed_ms, position.copied_ms))
+    inputs = [] if ahead is None else [(position.offset, ahead)]
+    row |= state_of(position, inputs, silent_ms, "mirror", "copying")
+    if row["state"] == "copying" and ahead is None:
+        row["why"] = "the source can't be asked now"
+    if row["state"] == "copying" and position.topic_id == UNSEEN:
+        row |= {"state": "registered", "why": "the source's topic was not reached yet"}
+    return row
 
 
 def _moment(at_ms: int) -> str | None:

@@ -22,6 +22,7 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.batches import Prepared, Refused, TooLarge, prepare, send
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded
@@ -58,14 +59,14 @@ class Worker:
         self._target = target
         self._sender: TransactionalSender | None = None
         self._attempted = -1
-        self._begin = identity.way_to_begin()
+        self._begin = hints.to_begin(identity.address)
         topic, partition = identity.partition
         self._source_log = SourceLog(
             source.admin,
             identity.partition,
             f"source {identity.source}",
-            lost=f"{identity.way_to_begin('start')} once you know what is missing",
-            cut=f"{identity.way_to_begin()} once you know what is missing or there twice",
+            lost=f"{hints.to_begin(identity.address, 'earliest')} once you know what is missing",
+            cut=f"{hints.to_begin(identity.address)} once you know what is missing or there twice",
         )
         self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
 
@@ -102,7 +103,7 @@ class Worker:
         if end > 0:
             raise OperatorNeeded(
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "
-                f"source is new, {self.identity.way_to_begin('start')}{await self._older_position()}"
+                f"source is new, {hints.to_begin(self.identity.address, 'earliest')}{await self._older_position()}"
             )
         await self._commit_position(Position(0, UNSEEN, self._into.topic_id))
 
@@ -245,17 +246,20 @@ class Worker:
             return prepare(batches, self.position.offset, into.max_message_bytes, into.has_append_time)
         except BatchError as error:
             corrupt = next((batch for batch in batches if batch.base_offset == error.offset), None)
-            way = self.identity.way_past(None if corrupt is None else corrupt.last_offset + 1)
+            way = hints.to_skip(self.identity.address, None if corrupt is None else corrupt.last_offset + 1)
             raise OperatorNeeded(f"{error}: {way}") from error
         except TooLarge as error:
-            raise OperatorNeeded(f"{error}, then {self.identity.way_to_retry()}; or {self.identity.way_past(None)}") from error
+            raise OperatorNeeded(
+                f"{error}, then {hints.to_retry(self.identity.address)}; or {hints.to_skip(self.identity.address, None)}"
+            ) from error
 
     def _refused(self, error: Refused, batch: RawBatch, batches: Sequence[RawBatch]) -> OperatorNeeded:
         """The target won't take a batch: which one, and both ways on."""
         untouched = any(batch is other for other in batches)
         offset, behind = (batch.base_offset, batch.last_offset + 1) if untouched else (self.position.offset, None)
+        lane = self.identity.address
         return OperatorNeeded(
             f"the target refuses the batch at source offset {offset}{'' if untouched else ' or one soon behind it'}: "
-            f"{error}; change the configs of topic {self._into.name} on the target and {self.identity.way_to_retry()}, or "
-            f"{self.identity.way_past(behind)}"
+            f"{error}; change the configs of topic {self._into.name} on the target and {hints.to_retry(lane)}, or "
+            f"{hints.to_skip(lane, behind)}"
         )

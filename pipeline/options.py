@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +19,7 @@ from rich.table import Table
 
 from penstock.errors import KafkaError
 from penstock.output import Output
-from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -25,6 +28,11 @@ SAY_AFTER_S = 3.0
 WIDTH = 10_000
 TIMEOUT_S = 30.0
 CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong address, or is down
+
+DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+ISO_TIME, AGES = "an ISO time (2026-05-01T00:00:00Z)", "an age (-90s, -2h, -7d)"
+MOMENTS = f"earliest, latest, {ISO_TIME}, milliseconds since 1970, or {AGES}"
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,23 @@ class Invocation:
         click.echo(json.dumps(facts, default=str) if self.as_json else text)
 
 
+def moment(text: str) -> int:
+    """A moment as ListOffsets wants it: EARLIEST, LATEST, or ms since 1970. Raises BadParameter."""
+    named = {"earliest": EARLIEST, "latest": LATEST}.get(text)
+    if named is not None:
+        return named
+    age = DURATION.fullmatch(text)
+    if age is not None:
+        return time.time_ns() // 1_000_000 - int(age[1]) * UNIT_MS[age[2]]
+    if text.isdigit():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"`{text}` is none of {MOMENTS}") from None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 def _text(value: object) -> str:
     if value is None or value == "":
         return "-"
@@ -139,7 +164,7 @@ def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]],
     )  # fmt: skip
 
 
-def with_options(outer: Callable[..., T], command: Callable[..., T], options: Sequence[Any]) -> Callable[..., T]:
+def with_options(outer: Callable[..., T], command: Callable[..., object], options: Sequence[Any]) -> Callable[..., T]:
     """What calls a command, as click sees it: with the command's own name, help and options, and further ones."""
     outer.__doc__ = command.__doc__
     outer.__name__ = command.__name__

@@ -1,9 +1,8 @@
-"""What every daily command shares: where the cluster is, how an answer is shown, how a moment is written."""
+"""What every daily command shares: where the cluster is, how an answer is shown."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +14,11 @@ from penstock.config import ConfigError, read_properties
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pipeline.clients import properties
-from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.options import Invocation, Timeouts, timeout_option, with_options
 
 T = TypeVar("T")
-
-DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
-UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds since 1970, or an age (-90s, -2h, -7d)"
 
 
 def cluster(command: Callable[..., T]) -> Callable[..., T]:
@@ -101,23 +96,6 @@ async def chosen_partitions(admin: Admin, words: Sequence[str]) -> list[TopicPar
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{topic}` has no partition {partition}")
             chosen.append((topic, partition))
     return chosen
-
-
-def moment(text: str) -> int:
-    """A moment as ListOffsets wants it: EARLIEST, LATEST, or ms since 1970. Raises BadParameter."""
-    named = {"earliest": EARLIEST, "latest": LATEST}.get(text)
-    if named is not None:
-        return named
-    age = DURATION.fullmatch(text)
-    if age is not None:
-        return time.time_ns() // 1_000_000 - int(age[1]) * UNIT_MS[age[2]]
-    if text.isdigit():
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"`{text}` is none of {MOMENTS}") from None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def time_text(timestamp_ms: int) -> str | None:

@@ -22,8 +22,8 @@ from penstock.hints import quoted
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
-from penstock.pipeline.commands.common import MOMENTS, admin_only, chosen_partitions, cluster, moment
-from penstock.pipeline.options import Invocation
+from penstock.pipeline.commands.common import admin_only, chosen_partitions, cluster
+from penstock.pipeline.options import MOMENTS, Invocation, moment
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.arrow import Table

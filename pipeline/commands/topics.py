@@ -9,17 +9,8 @@ import click
 
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
-from penstock.pipeline.commands.common import (
-    MOMENTS,
-    chosen_partitions,
-    cluster,
-    confirm_deletion,
-    moment,
-    pairs,
-    time_text,
-    topic_counts,
-)
-from penstock.pipeline.options import Invocation
+from penstock.pipeline.commands.common import chosen_partitions, cluster, confirm_deletion, pairs, time_text, topic_counts
+from penstock.pipeline.options import MOMENTS, Invocation, moment
 
 CONFIRMED = "penstock.configs.confirmed"
 

@@ -6,13 +6,16 @@ lanes        partitions on their way through a stage: mirror and dedupe share it
 completion   what a stop lets come to its end: turns, commits
 memory       what the lanes of a process hold, and when nothing more is fetched
 position     where a partition stands, as it is committed beside an offset
-laggards     partitions that stand still: why, or that nobody says so
+status       which state a partition is in, by its position and its logs
 sourcelog    the log that a lane reads, held against what its position notes of it
 ranges       ranges of offsets as a position notes them
 recordcount  how many records a batch holds, and how many of them in some ranges
 identity     taking a transactional id: for good, or again only if nobody else has it since
 failures     what a failure calls for: another try, a start over, an operator
 stagetopics  topics that stages make
+address      how an operator names a partition, and a place in its log
+hints        the commands by which an operator goes on, as messages name them
+decision     what an operator decides about a partition, in one transaction
 quarantine   the topic of what doesn't go on, and of what operators decided
 batches      a source batch with a new header, or rebuilt, as the target takes it
 """

@@ -3,8 +3,7 @@ operator."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock import log, notify
@@ -26,20 +25,6 @@ class StartsOver(Exception):
 
 class OperatorNeeded(Exception):
     """Something that a stage must not decide by itself: the lane stops, the text says what to do."""
-
-
-@contextlib.contextmanager
-def decided_alone(partition: object, status: str) -> Iterator[None]:
-    """Around what an operator's command does under a partition's identity; `status` is the command that shows where that
-    stands. Raises OperatorNeeded when somebody else took the identity meanwhile.
-    """
-    try:
-        yield
-    except Fenced:
-        raise OperatorNeeded(
-            f"another process took over {partition} before this was committed: `{status}` shows where it stands; if that is "
-            "as before, run this again"
-        ) from None
 
 
 # Final for one transaction, producer or fetch position, not for the partition: the lane takes its identity again and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import click
 from penstock import log
 from penstock.config import Config
 from penstock.errors import KafkaError
+from penstock.failpoints import arm_from_environment
+from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.options import SET, with_options
 from penstock.pipeline.service import run_until_stopped
 from penstock.pipeline.stages.failures import patiently
 from penstock.pipeline.stages.lanes import Lanes, Pace
@@ -125,23 +128,30 @@ async def _until_tried(work: asyncio.Future[None], tried: Coroutine[Any, Any, No
         await work
 
 
-def own_file(context: click.Context, path: Path | None, overrides: Sequence[str]) -> Path | None:
-    """The file of a stage's command; None where a sub-command was given, which has options of its own. Raises UsageError for
-    those in front of a sub-command, where nobody would look at them, and for a stage without a file.
-    """
-    if context.invoked_subcommand is None and path is None:
-        raise click.UsageError("Missing option '--config'.")
-    if context.invoked_subcommand is not None and (path is not None or overrides):
-        raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
-    return path
+def stage_command(
+    kind: str, make: Callable[[Config], Stage], failures: tuple[type[Exception], ...] = (KafkaError,)
+) -> Callable[[Callable[[], None]], click.Group]:
+    """The command of a stage, with the help of what it decorates. Without a sub-command it makes the stage of a pipeline's file
+    and runs it until SIGTERM or SIGINT. Its errors are one of the `failures`, and what stopped meanwhile."""
 
+    @click.pass_context
+    def work(context: click.Context, path: Path | None, overrides: Sequence[str]) -> None:
+        if context.invoked_subcommand is not None:
+            if path is not None or overrides:  # nobody would look at them there
+                raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+            return
+        if path is None:
+            raise click.UsageError("Missing option '--config'.")
+        log.setup()
+        config = job.load(path, overrides, kind)
+        arm_from_environment()
+        try:
+            stage = make(config)
+            run_until_stopped(f"{stage.kind} {stage.name}", stage.start, stage.run, stage.close)
+        except failures as error:
+            raise click.ClickException(str(error)) from None
+        if stopped := stage.stopped():
+            raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
 
-def run(stage: Stage, failures: tuple[type[Exception], ...] = (KafkaError,)) -> None:
-    """Run a stage until SIGTERM or SIGINT. Raises ClickException for one of the failures, and for what stopped meanwhile."""
-    try:
-        run_until_stopped(f"{stage.kind} {stage.name}", stage.start, stage.run, stage.close)
-    except failures as error:
-        raise click.ClickException(str(error)) from None
-    stopped = stage.stopped()
-    if stopped:
-        raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
+    file = click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
+    return lambda named: click.group(kind, invoke_without_command=True)(with_options(work, named, (SET, file)))

@@ -443,8 +443,8 @@ def test_what_operators_let_be_copied_again_is_counted_and_no_difference(pipelin
     assert again > 0
     if not runs:
         mirror.stop()
-    pipeline.operate("begin", "A", f"{pipeline.topic}:0", "--at", "end")
-    pipeline.operate("begin", "A", f"{pipeline.topic}:0", "--at", "start")
+    pipeline.operate("begin", "A", f"{pipeline.topic}:0", "--at", "latest")
+    pipeline.operate("begin", "A", f"{pipeline.topic}:0", "--at", "earliest")
     if not runs:
         mirror.start()
     answer = pipeline.settle(deduped=500)
@@ -474,7 +474,7 @@ def test_a_source_that_was_made_again_is_audited_once_an_operator_let_it_begin(p
     until(lambda: len(pipeline.audit()["hops"][f"A {pipeline.topic}"]["standing"]) == 2, "both partitions say why")
     said = " ".join(pipeline.run().stdout.split())
     assert all(f"A {pipeline.topic}, partition {number}, is STOPPED: the source topic was " in said for number in (0, 1))
-    pipeline.operate("begin", "A", pipeline.topic, "--at", "start")
+    pipeline.operate("begin", "A", pipeline.topic, "--at", "earliest")
     answer = pipeline.settle(deduped=300)
     source, aggregate = answer["hops"][f"A {pipeline.topic}"], answer["hops"][f"aggregate {pipeline.topic}"]
     assert answer["parts_at"] is None and answer["untold"] == []
@@ -689,7 +689,7 @@ def test_what_dedupe_reads_again_or_passes_over_is_named(pipeline: Pipeline) -> 
     pipeline.send(pipeline.source, pipeline.topic, list(range(200, 260)), partitioner="consistent", **{"transactional.id": "m"})
     pipeline.settle(deduped=160)
     for partition in range(2):
-        pipeline.operate_dedupe("position", "-p", str(partition), "--at", "10")
+        pipeline.operate_dedupe("position", f"{pipeline.topic}:{partition}", "--at", "10")
 
     def is_read() -> bool:
         return bool(pipeline.audit()["hops"][f"read by {pipeline.topic}"]["waiting"] == 0)
@@ -704,7 +704,7 @@ def test_what_dedupe_reads_again_or_passes_over_is_named(pipeline: Pipeline) -> 
     until(lambda: pipeline.audit()["hops"][f"read by {pipeline.topic}"]["waiting"] == 40, "the mirror")
     end = asyncio.run(pipeline.end(pipeline.target, pipeline.topic, 0))
     passed = pipeline.audit()
-    pipeline.operate_dedupe("position", "-p", "0", "--at", str(end))
+    pipeline.operate_dedupe("position", f"{pipeline.topic}:0", "--at", str(end))
     pipeline.stages[1].start()
     until(is_read, "dedupe")
     after = pipeline.audit()

@@ -127,8 +127,8 @@ def test_swap_disk(world: World) -> None:
     # A partition that begins again, empty, isn't the one that the mirror has read: a person says so.
     until(lambda: stopped(world).keys() == lost, 120, "the mirror to stop where the disk was lost")
     for lane, why in stopped(world).items():
-        assert re.search(f"`penstock mirror begin {re.escape(lane)} --at (start|OFFSET) --because TEXT`", why)
-        mirror(world, f"begin {lane} --at start --because 'a new disk'")
+        assert re.search(f"`penstock mirror begin {re.escape(lane)} --at (earliest|OFFSET) --because TEXT`", why)
+        mirror(world, f"begin {lane} --at earliest --because 'a new disk'")
     check_that_it_serves(world)
     assert stopped(world) == {}
 

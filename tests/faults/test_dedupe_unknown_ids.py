@@ -27,7 +27,7 @@ def test_a_lost_folder_is_no_new_stage(tmp_path: Path, shared_broker: BrokerProc
         w.stage.start()
         w.stage.wait_for(
             f"{w.topic}-0 is STOPPED, the others go on: ids of output offsets 0..99 are unknown: restore a snapshot that has "
-            f"them, or `penstock dedupe accept --topic {w.topic} -p 0 --because TEXT`"
+            f"them, or `penstock dedupe accept {w.topic}:0 --because TEXT`"
         )
         w.send(0, [w.batch(0, w.some_ids(0, 10), 0)])
         w.send(1, [w.batch(1, w.some_ids(1, 10), 0)])
@@ -59,7 +59,7 @@ def test_unknown_ids_are_accepted(tmp_path: Path, shared_broker: BrokerProcess) 
         w.stage.wait_for("is STOPPED")
         assert w.stage.stop() == 1
         w.expire_output(before=200)  # meanwhile
-        assert w.answer("accept", "0", "--because", "the disk is lost") == {"partition": 0, "accepted": "0..199"}
+        assert w.answer("accept", f"{w.topic}:0", "--because", "the disk is lost") == {"partition": 0, "accepted": "0..199"}
         *_, noted = w.quarantined()
         assert (noted.value, dict(noted.headers)["reason"]) == (b"accept 0..199", b"the disk is lost")
         w.stage.start()
@@ -75,7 +75,7 @@ def test_unknown_ids_are_accepted(tmp_path: Path, shared_broker: BrokerProcess) 
         w.check_counters()
         counters = w.position()[1]
         assert (counters["unknown"], counters["accepted"], counters["decisions"]) == ("", "0..199", 1)
-        again = w.ask("accept", "-p", "0")
+        again = w.ask("accept", f"{w.topic}:0")
         assert (again.returncode, again.stdout) == (1, "")
         assert again.stderr == f"penstock: {w.topic}-0 has not stopped for unknown ids: there is nothing to accept\n"
 
@@ -86,7 +86,7 @@ def test_a_running_worker_is_fenced_by_a_decision(tmp_path: Path, shared_broker:
         lose_ids(w)
         w.stage.start()
         w.stage.wait_for("is STOPPED")
-        w.answer("accept", "0")  # heard at the next look, `penstock.watch.ms`, not at the hourly refresh
+        w.answer("accept", f"{w.topic}:0")  # heard at the next look, `penstock.watch.ms`, not at the hourly refresh
         assert w.position()[1]["accepted"] == "0..99"
         w.stage.wait_for("reads from offset")  # without a restart
         assert w.position()[1]["accepted"] == "0..99"
@@ -118,7 +118,7 @@ def test_a_position_that_was_set_does_not_make_it_a_new_stage(tmp_path: Path, sh
     with World(tmp_path, shared_broker) as w:
         lose_ids(w)
         w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
-        w.answer("position", "-p", "0", "--at", "500", "--because", "lost with the disk")
+        w.answer("position", f"{w.topic}:0", "--at", "500", "--because", "lost with the disk")
         w.stage.start()
         w.stage.wait_for("ids of output offsets 0..99 are unknown")
         assert w.stage.stop() == 1
@@ -137,7 +137,7 @@ def test_a_batch_of_the_output_that_cannot_be_opened_is_accepted(tmp_path: Path,
         w.stage.wait_for(f"ids of output offsets {first}..{first + 2} are unknown, since the batch there can't be opened")
         row = json.loads(w.ask("status", "--json").stdout)[0]
         assert (row["state"], row["unknown"]) == ("stopped", f"{first}..{first + 2}")
-        w.answer("accept", "-p", "0", "--because", "it is none of ours")
+        w.answer("accept", f"{w.topic}:0", "--because", "it is none of ours")
         w.stage.wait_for("reads from offset")  # without a restart
         w.send(0, [w.batch(0, ["behind", "it"], 0)])
         w.await_done()
@@ -152,6 +152,6 @@ def test_a_batch_of_the_output_that_cannot_be_opened_is_accepted(tmp_path: Path,
 
 def test_commands_that_have_nothing_to_decide(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
-        done = w.ask("accept", "7")
+        done = w.ask("accept", f"{w.topic}:7")
         assert (done.returncode, "Traceback" in done.stderr) == (1, False)
         assert f"has no position of {w.topic}-7" in done.stderr

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+import penstock.pipeline.stages.decision  # noqa: F401  (declares its failpoints)
+from penstock import failpoints
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 from support.mirror_world import LIMIT_S, World, alone, brokers
 from support.stages import StageProcess
+
+DECLARED = list(failpoints.declared("stage."))  # test_dedupe_decisions.py has the commands of dedupe
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,7 @@ def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
         yield made
 
 
-@pytest.mark.parametrize(("failpoint", "role"), cells(["mirror.decision_sent"], {("mirror.decision_sent", "ours")}))
+@pytest.mark.parametrize(("failpoint", "role"), cells(DECLARED, {(name, "ours") for name in DECLARED}))
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_command_that_did_not_commit_leaves_nothing(
     tmp_path: Path,

@@ -19,8 +19,8 @@ from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 from support.mirror_world import World, alone, brokers
 
-# Those of operators' commands are killed in test_mirror_decisions.py.
-DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
+# Operators' commands are killed in test_mirror_decisions.py and test_dedupe_decisions.py.
+DECLARED = list(failpoints.declared("mirror."))
 IN_EACH_RUN = {*((name, "ours") for name in DECLARED), ("mirror.produced", "source"), ("mirror.offsets_sent", "target")}
 
 

@@ -74,7 +74,7 @@ def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> Non
     w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 1): kept}))
     w.fill()
     w.mirror.start()
-    stops(w, 0, "no position of source EWR", f"`penstock mirror begin EWR {w.topic}:0 --at start --because TEXT`")
+    stops(w, 0, "no position of source EWR", f"`penstock mirror begin EWR {w.topic}:0 --at earliest --because TEXT`")
     assert w.positions("EWR")[0] is None
 
 
@@ -112,7 +112,7 @@ def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]
     w.fill(2)  # ten records a batch: 20 to 40 come now
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
     w.mirror.start()
-    stops(w, 0, "from 20 to 30 are gone", f"`penstock mirror begin EWR {w.topic}:0 --at start --because TEXT`")
+    stops(w, 0, "from 20 to 30 are gone", f"`penstock mirror begin EWR {w.topic}:0 --at earliest --because TEXT`")
     # The operator knows that they are lost.
     w.ids["EWR", 0] = w.ids["EWR", 0][:20] + w.ids["EWR", 0][30:]
     del w.payloads["EWR", 0][2]
@@ -128,7 +128,7 @@ def test_a_source_that_lost_its_beginning(w: World, clusters: dict[str, BrokerPr
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 20}))
     w.mirror.start()
     w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
-    way = f"penstock mirror begin EWR {w.topic}:0 --at start"
+    way = f"penstock mirror begin EWR {w.topic}:0 --at earliest"
     for words in ("begins at offset 20", f"`{w.topic}` partition 0", "from 0 to 20", way):
         assert words in w.mirror.text()
     del w.ids["EWR", 0][:20], w.payloads["EWR", 0][:2]
@@ -176,7 +176,7 @@ def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> 
     w.mirror.start()
     w.await_copied()
     for partition in range(2):
-        w.begin("EWR", f"{w.topic}:{partition}", at="end")
+        w.begin("EWR", f"{w.topic}:{partition}", at="latest")
     w.fill()
     w.await_copied()
     w.admin(clusters["EWR"], lambda admin: admin.delete_topics([w.topic]))

@@ -222,7 +222,7 @@ def test_a_topic_of_moved_records_that_was_recreated_stops_its_partitions(tmp_pa
             w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.moved}` was deleted")
         for partition in (0, 1):
             at = str(w.position(partition)[0])
-            w.answer("position", "-p", str(partition), "--at", at, "--because", "nothing was left in it")
+            w.answer("position", f"{w.topic}:{partition}", "--at", at, "--because", "nothing was left in it")
         w.send(wrong, [w.batch(wrong, ["b", "c", "d", "a"], 0)])
         w.await_done()
         w.check_homes({word: partition_for(word.encode(), 2) for word in "abcd"})

@@ -47,14 +47,35 @@ def test_the_stage_needs_its_file() -> None:
     assert all(f"  {name} " in CliRunner().invoke(root, ["dedupe", "--help"]).output for name in COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["3", "-p", "3"]])
-def test_accept_needs_one_partition(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [["3"], ["t"], ["t:"], [":3"], ["t:x"], ["-p", "3"], ["--topic", "t", "t:3"], ["--partition=3"]]
+)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "status"])
+def test_a_partition_is_named_in_one_way(command: str, words: list[str], tmp_path: Path) -> None:
     config = write_properties(
         tmp_path / "a.properties",
         {"bootstrap.servers": "127.0.0.1:1", "topics": "t", "penstock.dedupe.data": tmp_path / "ids"},
     )
-    result = CliRunner().invoke(root, ["dedupe", "accept", *words, "--config", str(config)])
-    assert result.exit_code == 2 and "name the partition once, with `-p PARTITION`" in result.output
+    result = CliRunner().invoke(root, ["dedupe", command, *words, "--config", str(config)])
+    assert result.exit_code == 2 and "TOPIC:P, for example flights:3" in result.output
+    result = CliRunner().invoke(root, ["dedupe", "status", "--topic", "t", "--config", str(config)])
+    assert result.exit_code == 2 and "instead of -p and --topic give TOPIC, for example flights" in result.output
+
+
+@pytest.mark.parametrize("word", ["start", "end", "-1", "5.0", "@5", "yesterday"])
+def test_a_place_in_a_log_is_named_in_one_way(word: str, tmp_path: Path) -> None:
+    config = write_properties(
+        tmp_path / "a.properties",
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "source.EWR.bootstrap.servers": "127.0.0.1:1",
+            "topics": "t",
+            "penstock.dedupe.data": tmp_path / "ids",
+        },
+    )
+    for words in (["dedupe", "position", "t:3"], ["mirror", "begin", "EWR", "t:3"]):
+        result = CliRunner().invoke(root, [*words, "--at", word, "--because", "a test", "--config", str(config)])
+        assert result.exit_code == 2 and f"`{word}` is none of earliest, latest, an offset, an ISO time" in result.output
 
 
 def test_status(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -109,7 +130,7 @@ def test_status_says_why_partitions_stand_still_when_the_input_grew(tmp_path: Pa
         assert (first["state"], first["offset"]) == ("stopped", w.position()[0]) and first["why"].startswith(grown)
         assert f"without `{w.topic}.moved`" in first["why"]
         assert (second["state"], second["why"], second["output_end"]) == ("no position", differ, 0)
-        assert differ in refusal(w.ask("position", "-p", "1", "--at", "0", "--because", "a test"))
+        assert differ in refusal(w.ask("position", f"{w.topic}:1", "--at", "0", "--because", "a test"))
         assert w.stage.stop() == 1
 
 
@@ -119,15 +140,15 @@ def test_a_snapshot_of_a_running_stage_is_restored(tmp_path: Path, shared_broker
         w.fill(batches=40, count=200)
         kept = tmp_path / "snapshots" / "first"
         w.await_file(all_ids=False)
-        done = w.answer("snapshot", "-p", "0", "--to", str(kept))  # in the middle of it
+        done = w.answer("snapshot", f"{w.topic}:0", "--to", str(kept))  # in the middle of it
         assert done["complete_to"] > 0 and not list(kept.parent.glob("*.partial"))
         w.await_done()
-        assert "is there already" in refusal(w.ask("snapshot", "-p", "0", "--to", str(kept)))
-        assert "is in use" in refusal(w.ask("restore", "-p", "0", "--from", str(kept)))
+        assert "is there already" in refusal(w.ask("snapshot", f"{w.topic}:0", "--to", str(kept)))
+        assert "is in use" in refusal(w.ask("restore", f"{w.topic}:0", "--from", str(kept)))
         w.stage.kill()
         w.expire_output(before=done["complete_to"])
         shutil.rmtree(w.database)
-        assert w.answer("restore", "-p", "0", "--from", str(kept)) == {
+        assert w.answer("restore", f"{w.topic}:0", "--from", str(kept)) == {
             "partition": 0,
             "complete_to": done["complete_to"],
         }
@@ -141,27 +162,27 @@ def test_a_snapshot_says_what_only_memory_has(tmp_path: Path, shared_broker: Bro
         w.stage.start()
         w.fill()
         w.await_done()
-        said = w.ask("snapshot", "-p", "0", "--to", str(tmp_path / "early")).stdout
+        said = w.ask("snapshot", f"{w.topic}:0", "--to", str(tmp_path / "early")).stdout
         behind = w.answer("status")[0]["only_in_memory"]
         assert behind > 0 and f"up to 0; those of the {behind} behind are only in memory" in said
         assert w.stage.stop() == 0
-        done = w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "late"))
+        done = w.answer("snapshot", f"{w.topic}:0", "--to", str(tmp_path / "late"))
         assert done["complete_to"] > 0 and done["only_in_memory"] == 0
         alone = ["--set", "bootstrap.servers=127.0.0.1:1"]
-        assert w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "alone"), *alone)["only_in_memory"] is None
+        assert w.answer("snapshot", f"{w.topic}:0", "--to", str(tmp_path / "alone"), *alone)["only_in_memory"] is None
 
 
 def test_a_restored_store_sets_the_present_one_aside(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path / "w", shared_broker) as w:
         w.fill()
         run_once(w)
-        w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "kept"))
+        w.answer("snapshot", f"{w.topic}:0", "--to", str(tmp_path / "kept"))
         w.fill()
         run_once(w)
-        w.answer("restore", "-p", "0", "--from", str(tmp_path / "kept"))
+        w.answer("restore", f"{w.topic}:0", "--from", str(tmp_path / "kept"))
         aside = w.database / "set-aside.1"
         assert list((aside / "ids").glob("*.sst")) and (aside / "belongs-to").exists()
-        w.answer("restore", "-p", "0", "--from", str(aside))  # it is as good as a snapshot
+        w.answer("restore", f"{w.topic}:0", "--from", str(aside))  # it is as good as a snapshot
         assert not w.answer("status")[0]["only_in_memory"]
         w.fill(repeats=0.9)
         run_once(w)
@@ -172,15 +193,15 @@ def test_what_is_no_snapshot_of_this_partition(tmp_path: Path, shared_broker: Br
     with World(tmp_path / "w", shared_broker, partitions=2) as w:
         w.fill()
         run_once(w)
-        w.answer("snapshot", "-p", "1", "--to", str(tmp_path / "kept"))
+        w.answer("snapshot", f"{w.topic}:1", "--to", str(tmp_path / "kept"))
         before = sorted(path.name for path in (w.database / "ids").glob("*.sst"))
-        said = refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "kept")))
-        assert "not those of" in said and "give the snapshot of this partition (`-p`, `--topic`)" in said
-        assert "is no snapshot" in refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "w")))
+        said = refusal(w.ask("restore", f"{w.topic}:0", "--from", str(tmp_path / "kept")))
+        assert "not those of" in said and "give the snapshot of this partition (`TOPIC:P`)" in said
+        assert "is no snapshot" in refusal(w.ask("restore", f"{w.topic}:0", "--from", str(tmp_path / "w")))
         for path in (tmp_path / "kept" / "ids").glob("*.sst"):
             path.unlink()
-        assert "kept" in refusal(w.ask("restore", "-p", "1", "--from", str(tmp_path / "kept")))
-        assert "has no database" in refusal(w.ask("snapshot", "-p", "7", "--to", str(tmp_path / "another")))
+        assert "kept" in refusal(w.ask("restore", f"{w.topic}:1", "--from", str(tmp_path / "kept")))
+        assert "has no database" in refusal(w.ask("snapshot", f"{w.topic}:7", "--to", str(tmp_path / "another")))
         assert sorted(path.name for path in (w.database / "ids").glob("*.sst")) == before
         w.fill(repeats=0.9)
         run_once(w)
@@ -192,18 +213,18 @@ def test_a_store_is_rebuilt_from_the_output(tmp_path: Path, shared_broker: Broke
         w.fill()
         w.stage.start()
         w.await_done()
-        assert "is in use by another process: stop the stage first" in refusal(w.ask("rebuild", "-p", "0"))
+        assert "is in use by another process: stop the stage first" in refusal(w.ask("rebuild", f"{w.topic}:0"))
         assert w.stage.stop() == 0
         for path in (w.database / "ids").glob("*.sst"):
             path.write_bytes(b"damaged")
-        done = w.answer("rebuild", "-p", "0")
+        done = w.answer("rebuild", f"{w.topic}:0")
         assert (done["start"], done["end"], done["unknown"]) == (0, w.end(w.output), "")
         assert Path(done["set_aside"]).is_dir() and not (w.database / "ids").exists()
         w.fill(repeats=0.9)
         run_once(w)
         w.check()
         w.expire_output(before=10)
-        assert w.answer("rebuild", "-p", "0")["unknown"] == "0..9"
+        assert w.answer("rebuild", f"{w.topic}:0")["unknown"] == "0..9"
         w.stage.start()
         w.stage.wait_for("ids of output offsets 0..9 are unknown")
 
@@ -216,10 +237,10 @@ def test_a_position_that_has_expired_is_set(tmp_path: Path, shared_broker: Broke
         w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
         w.fill(repeats=0.9)
         w.stage.start()
-        w.stage.wait_for(f"`penstock dedupe position --topic {w.topic} -p 0 --at OFFSET --because TEXT`")
+        w.stage.wait_for(f"`penstock dedupe position {w.topic}:0 --at OFFSET --because TEXT`")
         assert w.stage.stop() == 1
         for partition in ("0", "1"):
-            done = w.answer("position", "-p", partition, "--at", "500", "--because", "expired")
+            done = w.answer("position", f"{w.topic}:{partition}", "--at", "500", "--because", "expired")
             assert done == {"partition": int(partition), "before": None, "offset": 500}
         noted = w.position()[1]
         for name in ("read", "written", "dropped"):
@@ -236,7 +257,7 @@ def test_a_position_that_is_moved_back_brings_nothing_twice(tmp_path: Path, shar
         w.stage.start()
         w.await_done()
         written = len(w.records())
-        w.answer("position", "-p", "0", "--at", "100", "--because", "a test")
+        w.answer("position", f"{w.topic}:0", "--at", "100", "--because", "a test")
         w.send(0, [w.batch(0, ["new"], 0)])
         w.stage.wait_for("reads from offset 100")
         w.await_done()
@@ -249,8 +270,19 @@ def test_positions_that_cannot_be(tmp_path: Path, shared_broker: BrokerProcess) 
         w.fill(batches=1)
         run_once(w)
         before = w.position()
-        outside = w.ask("position", "-p", "0", "--at", "101", "--because", "a test")
+        outside = w.ask("position", f"{w.topic}:0", "--at", "101", "--because", "a test")
         assert f"offset 101 is outside the log of {w.topic}-0 (0 to 100)" in refusal(outside)
-        assert "has no partition 1" in refusal(w.ask("position", "-p", "1", "--at", "0", "--because", "a test"))
-        assert w.ask("position", "-p", "0", "--at", "0").returncode == 2
+        assert "has no partition 1" in refusal(w.ask("position", f"{w.topic}:1", "--at", "0", "--because", "a test"))
+        assert w.ask("position", f"{w.topic}:0", "--at", "0").returncode == 2
         assert w.position() == before
+
+
+def test_a_position_is_set_to_a_place_of_the_log(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        for age_ms in (7_200_000, 0):
+            w.send(0, [w.batch(0, w.some_ids(0, 10), 0, age_ms=age_ms)])
+        run_once(w)
+        at = f"{w.topic}:0", "--because", "a test"
+        places = {"earliest": 0, "-1h": 10, "-1d": 0, "latest": 20, "2970-01-01T00:00:00Z": 20, "1970-01-02": 0, "7": 7}
+        assert {word: w.answer("position", *at, "--at", word)["offset"] for word in places} == places
+        assert w.position()[0] == 7

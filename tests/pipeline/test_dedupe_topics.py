@@ -44,8 +44,8 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
         wanted = [(topic, number, "reading") for topic, number in ((a.topic, 0), (a.topic, 1), (later, 0), (b.topic, 0))]
         until(lambda: rows() == wanted, "a topic that came later", stage.text)
         refused = a.ask("accept", "0", config=config)
-        assert refused.returncode == 2 and "say with --topic which one is meant" in refused.stderr
-        assert f"{b.topic}-0 has not stopped" in a.ask("accept", "0", "--topic", b.topic, config=config).stderr
+        assert refused.returncode == 2 and "names no partition (TOPIC:P" in refused.stderr
+        assert f"{b.topic}-0 has not stopped" in a.ask("accept", f"{b.topic}:0", config=config).stderr
         assert stage.stop() == 0
 
 

@@ -178,7 +178,7 @@ def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_end
         async def sleep(_: float) -> None:
             await asyncio.to_thread(go_on)
 
-        monkeypatch.setattr("penstock.mirror.status.asyncio", SimpleNamespace(gather=asyncio.gather, sleep=sleep))
+        monkeypatch.setattr("penstock.pipeline.stages.status.asyncio", SimpleNamespace(sleep=sleep))
         rows = asyncio.run(status(job.load(w.config, (), "mirror")))
         assert [(row["state"], row["lag"]) for row in rows] == [("copying", 0)] * w.partitions
 
@@ -231,19 +231,19 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
         assert w.mirror.stop() == 0
         w.config.write_text("".join(f"{line}\n" for line in lines))
         w.mirror.start()
-        w.mirror.wait_for(f"`penstock mirror begin LGA {w.topic}:1 --at start --because TEXT`")
+        w.mirror.wait_for(f"`penstock mirror begin LGA {w.topic}:1 --at earliest --because TEXT`")
         w.fill(1, sources=["EWR"])
         w.await_copied(["EWR", "JFK"])
         assert w.positions("LGA") == {0: None, 1: None}
         said = w.operate("retry", "LGA", w.topic, "--because", "the test says so")
         for partition in range(2):
             lane = f"LGA {w.topic}:{partition}"
-            why = f"no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET --because TEXT` gives it one"
-            assert f"{lane} is left as it is: it has {why}" in said
+            begin = f"`penstock mirror begin {lane} --at earliest|latest|OFFSET --because TEXT`"
+            assert f"{lane} is left as it is: it has no position to go on from: {begin} gives it one" in said
         rows = {partition: row for (name, partition), row in w.status(code=1).items() if name == "LGA"}
         assert {row["state"] for row in rows.values()} == {"no position"}
         for partition, row in rows.items():
-            assert f"is new: `penstock mirror begin LGA {w.topic}:{partition} --at start --because TEXT`" in row["why"]
+            assert f"is new: `penstock mirror begin LGA {w.topic}:{partition} --at earliest --because TEXT`" in row["why"]
         w.begin("LGA")
         w.await_copied()  # without a restart
         assert {(row["state"], row["lag"]) for row in w.status().values()} == {("copying", 0)}
@@ -253,10 +253,10 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
 
 def test_wrong_words_are_one_sentence(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with world(tmp_path, clusters, "EWR") as w:
-        said = w.operate("begin", "EWE", w.topic, "--at", "start", "--because", "why not", code=2)
+        said = w.operate("begin", "EWE", w.topic, "--at", "earliest", "--because", "why not", code=2)
         assert "no source `EWE`" in said
         said = w.operate("begin", "EWR", w.topic, "--at", "begin", "--because", "why not", code=2)
-        assert "is not start, end or an offset" in said
+        assert "is none of earliest, latest, an offset" in said
         assert "Missing option '--because'" in w.operate("retry", "EWR", code=2)
         assert "names no partition" in w.operate("skip", "EWR", w.topic, "--to", 3, "--because", "why not", code=2)
         for before in (["--set", "penstock.miror.name=x"], ["--config", str(w.config)]):  # nobody would look at it there
@@ -264,6 +264,17 @@ def test_wrong_words_are_one_sentence(tmp_path: Path, clusters: dict[str, Broker
         w.mirror.start(arguments=["--set", "penstock.miror.name=x"], await_started=False)
         assert w.mirror.wait() == 2
         assert w.mirror.text().count("\n") == 1 and "did you mean" in w.mirror.text()
+
+
+def test_a_copy_begins_at_a_place_of_the_log(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR") as w:
+        copied_long_ago(w)
+        w.fill(1)
+        for word, offset in {"latest": 20, "-30m": 10, "2970-01-01T00:00:00Z": 20, "-1d": 0, "12": 12}.items():
+            assert (
+                f"EWR {w.topic}:1 was at" in (said := w.begin("EWR", f"{w.topic}:1", at=word))
+                and f"goes on at {offset};" in said
+            )
 
 
 @pytest.mark.parametrize("target", ["CreateTime", "LogAppendTime"])

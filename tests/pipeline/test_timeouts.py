@@ -13,14 +13,14 @@ from penstock.pipeline.options import Timeouts
 
 COMMANDS = {
     "mirror status": "",
-    "mirror begin": "EWR t --at start --because x",
+    "mirror begin": "EWR t --at earliest --because x",
     "mirror skip": "EWR t:0 --to 5 --because x",
     "mirror retry": "EWR t --because x",
     "dedupe status": "",
-    "dedupe accept": "-p 0",
-    "dedupe position": "-p 0 --at 0 --because x",
-    "dedupe restore": "-p 0 --from nowhere",
-    "dedupe rebuild": "-p 0",
+    "dedupe accept": "t:0",
+    "dedupe position": "t:0 --at 0 --because x",
+    "dedupe restore": "t:0 --from nowhere",
+    "dedupe rebuild": "t:0",
     "audit": "",
     "etl": "--night 2020-01-01 --incomplete fail",
 }

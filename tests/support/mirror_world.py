@@ -188,7 +188,7 @@ class World:
         assert code in (None, done.returncode) and "Traceback" not in done.stderr, done.stdout + done.stderr
         return done.stdout + done.stderr if done.returncode else done.stdout
 
-    def begin(self, source: str, lane: str = "", at: object = "start") -> str:
+    def begin(self, source: str, lane: str = "", at: object = "earliest") -> str:
         """Let the lanes of a source (or one of them) begin."""
         return self.operate("begin", source, lane or self.topic, "--at", at, "--because", "the test says so")
 

@@ -306,7 +306,7 @@ class Soak:
         for partition in range(PARTITIONS):
             put_back(kept / f"{STORMY}-{partition}", broker.data)
         broker.start()
-        self._operate(source, "the source was restored from a copy", at="start")
+        self._operate(source, "the source was restored from a copy", at="earliest")
 
     # --- the operator -----------------------------------------------------------------------------------------
     def _operate(self, source: str, why: str, at: str = "start") -> None:

@@ -1,18 +1,25 @@
-"""Partitions of mirror and dedupe that stand still: why, as their positions note it; and those of which nobody says so.
+"""`penstock mirror status` and `penstock dedupe status`: the state of each partition, by its position and by its logs.
 
-A process that doesn't run says nothing. So whoever asks where a partition stands looks at its position and at the log that it
-is read from, and knows after a while that nobody reads there; that works from any host.
+No process of the stage is asked, so it works from any host, also while none runs. A process that doesn't run says nothing: the
+position and the log that is read tell after a while that nobody reads there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from penstock.config import Config
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.options import Invocation
+from penstock.pipeline.stages.position import StagePosition
+
+Row = dict[str, Any]
+"""A partition, with its `state` and `why` among what is shown of it."""
 
 STATES = ("stopped", "stalled", "silent", "no position", "not copied", "not begun")
 """The states in which a partition doesn't go on."""
@@ -48,13 +55,42 @@ async def look_ahead(cluster: Admin, tps: Sequence[TopicPartition], silent_ms: i
     return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
 
 
-def quiet(inputs: Sequence[tuple[int, Ahead]], committed_ms: int, silent_ms: int, stage: str) -> tuple[bool, str]:
-    """Whether a partition is silent, and what there is to say of it. `inputs` are the logs that it reads, each with the offset
-    that comes next; `committed_ms` is when its position was committed last (-1: an earlier version did, so nobody knows).
+async def look_twice(look: Callable[[], Awaitable[list[Row]]], linger_ms: int = 0) -> list[Row]:
+    """The rows that a look gives. If one is silent it looks again: records may be older than their arrival, and a stage may
+    have started just now."""
+    rows = await look()
+    if any(row["state"] == "silent" for row in rows):
+        await asyncio.sleep(linger_ms / 1000 + LOOK_AGAIN_S)
+        rows = await look()
+    return rows
 
-    It is silent when records have waited for so long without a commit, and when a log ends before the position, since whoever
-    reads it would have said that. The caller has read the positions before the logs' ends. Records may be older than their
-    arrival, and a stage may have started just now: so the caller looks again, after `LOOK_AGAIN_S`, before it says so.
+
+def state_of(
+    position: StagePosition, inputs: Sequence[tuple[int, Ahead]], silent_ms: int, stage: str, going: str
+) -> dict[str, str]:
+    """The state of a partition with such a position, `going` if nothing holds it, and why. `inputs` are the logs that it reads,
+    each with the offset that comes next."""
+    if position.stopped:
+        return {"state": "stopped", "why": position.stopped}
+    if position.stalled:
+        return {"state": "stalled", "why": position.stalled}
+    is_silent, why = _silence(inputs, position.committed_ms, silent_ms, stage)
+    return {"state": "silent" if is_silent else going, "why": why}
+
+
+def show(call: Invocation, rows: Sequence[Row], shown: Callable[[Row], Row] = dict) -> None:
+    """Show the rows, as a table with what is `shown` of each, and exit with 1 if a partition stands still."""
+    call.show(rows if call.as_json else [shown(row) for row in rows], "partitions")
+    if any(row["state"] in STATES or row.get("store_error") for row in rows):
+        sys.exit(1)
+
+
+def _silence(inputs: Sequence[tuple[int, Ahead]], committed_ms: int, silent_ms: int, stage: str) -> tuple[bool, str]:
+    """Whether a partition is silent, and what there is to say of it. `committed_ms` is when its position was committed last;
+    -1: an earlier version did, so nobody knows.
+
+    It is silent when records have waited for so long without a commit, and when a log ends before the position, because a stage
+    that reads it would have said that. The caller has read the positions before the logs' ends.
     """
     for offset, ahead in inputs:
         if ahead.end < offset:
