@@ -16,8 +16,8 @@ import click
 
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder, check_owner
-from penstock.dedupe.position import Position, identity
-from penstock.dedupe.stageview import Stage, both_topics, counts_differ, partition_command
+from penstock.dedupe.position import DedupePosition, identity
+from penstock.dedupe.stageview import StageView, both_topics, counts_differ, partition_command
 from penstock.dedupe.status import status
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
@@ -31,14 +31,14 @@ from penstock.pipeline.stages.quarantine import came, note
 T = TypeVar("T")
 
 
-async def find_position(admin: Admin, stage: Stage, partition: int) -> Position | None:
+async def find_position(admin: Admin, stage: StageView, partition: int) -> DedupePosition | None:
     """The committed position of a partition, if there is one. Raises OperatorNeeded."""
     tp = stage.input(partition)
     found = (await admin.committed(stage.group, [tp]))[tp]
-    return None if found is None else Position.parse(stage.group, tp, *found)
+    return None if found is None else DedupePosition.parse(stage.group, tp, *found)
 
 
-async def position_of(admin: Admin, stage: Stage, partition: int) -> Position:
+async def position_of(admin: Admin, stage: StageView, partition: int) -> DedupePosition:
     """The same, which must be there. Raises ClickException if it isn't, OperatorNeeded."""
     found = await find_position(admin, stage, partition)
     if found is None:
@@ -47,11 +47,11 @@ async def position_of(admin: Admin, stage: Stage, partition: int) -> Position:
     return found
 
 
-Change = Callable[[Position | None], tuple[str, Position]]
+Change = Callable[[DedupePosition | None], tuple[str, DedupePosition]]
 """What an operator decides, in words, and the position after it, given the one before. Raises ClickException."""
 
 
-async def decide(admin: Admin, stage: Stage, partition: int, change: Change, because: str) -> str:
+async def decide(admin: Admin, stage: StageView, partition: int, change: Change, because: str) -> str:
     """Change a position in the partition's own name; what was decided. Whoever works on it is fenced first, so that nothing
     comes in between, and has to read the position again.
     """
@@ -65,7 +65,7 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
     return what
 
 
-async def topics_of(admin: Admin, stage: Stage, partition: int = 0) -> tuple[str, str, int]:
+async def topics_of(admin: Admin, stage: StageView, partition: int = 0) -> tuple[str, str, int]:
     """The ids of input and output topic (hexadecimal) and how many partitions both have. Raises ClickException."""
     read, written = await both_topics(admin, stage)
     if differ := counts_differ(stage, read, written):
@@ -81,7 +81,7 @@ because_option = click.option("--because", required=True, metavar="TEXT", help="
 @click.command("accept")
 @click.option("--because", default="no reason was given", metavar="TEXT", help="Noted with the decision.")
 @partition_command
-def accept(stage: Stage, partition: int, because: str) -> None:
+def accept(stage: StageView, partition: int, because: str) -> None:
     """Accept that the ids of expired output are unknown, so that a partition which stopped for them goes on.
 
     Messages whose ids were among them may come a second time. The position keeps the accepted offsets.
@@ -95,7 +95,7 @@ def accept(stage: Stage, partition: int, because: str) -> None:
         await position_of(admin, stage, partition)
         start = await admin.start_offset(output)
 
-        def change(before: Position | None) -> tuple[str, Position]:
+        def change(before: DedupePosition | None) -> tuple[str, DedupePosition]:
             if before is None or not before.unknown:
                 topic, _ = stage.input(partition)
                 raise click.ClickException(f"{topic}-{partition} has not stopped for unknown ids: there is nothing to accept")
@@ -119,7 +119,7 @@ class _Moved(Exception):
     """The position isn't the one that was looked at."""
 
 
-async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition, at: int) -> int:
+async def _again(admin: Admin, stage: StageView, known: DedupePosition, tp: TopicPartition, at: int) -> int:
     """What one reading of the inputs doesn't account for once a position is set to an offset: records of the input that are
     read once more (or, below zero, passed over), and what the reading of moved records, which begins once more, has written."""
     records = 0
@@ -131,7 +131,7 @@ async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition
     if known.moved_id:
         moved = moved_topic(tp[0]), tp[1]
         found = (await admin.committed(stage.group, [moved]))[moved]
-        records += 0 if found is None else Position.parse(stage.group, moved, *found, tp).written
+        records += 0 if found is None else DedupePosition.parse(stage.group, moved, *found, tp).written
     return records
 
 
@@ -139,7 +139,7 @@ async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition
 @click.option("--at", "place", required=True, type=log_place, metavar=PLACES, help="Where the input's log is read from.")
 @because_option
 @partition_command
-def position(stage: Stage, partition: int, place: LogPlace, because: str) -> None:
+def position(stage: StageView, partition: int, place: LogPlace, because: str) -> None:
     """Set where a partition's input is read from: its position has expired, or the input's log has overtaken it.
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
@@ -153,7 +153,7 @@ def position(stage: Stage, partition: int, place: LogPlace, because: str) -> Non
         tp, output = stage.input(partition), stage.output(partition)
         input_id, output_id, count = await topics_of(admin, stage, partition)
         at = await place.find(admin, tp, f"{tp[0]}-{partition}")
-        first = Position(0, input_id, output_id, partitions=count)
+        first = DedupePosition(0, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
             output_end = await admin.end_offset(output, "read_committed")
             read = await count_topic(stage.bootstrap, tp[0], {partition: at}, timeouts=stage.timeouts)
@@ -168,7 +168,7 @@ def position(stage: Stage, partition: int, place: LogPlace, because: str) -> Non
             known = await find_position(admin, stage, partition)
             again = 0 if known is None else known.again + await _again(admin, stage, known, tp, at)
 
-            def change(found: Position | None) -> tuple[str, Position]:
+            def change(found: DedupePosition | None) -> tuple[str, DedupePosition]:
                 if (found and found.offset) != (known and known.offset):
                     raise _Moved
                 return change_to(found or first, again)
@@ -176,7 +176,7 @@ def position(stage: Stage, partition: int, place: LogPlace, because: str) -> Non
             await decide(admin, stage, partition, change, because)
             return None if known is None else known.offset
 
-        def change_to(before: Position, again: int) -> tuple[str, Position]:
+        def change_to(before: DedupePosition, again: int) -> tuple[str, DedupePosition]:
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
@@ -197,7 +197,7 @@ def position(stage: Stage, partition: int, place: LogPlace, because: str) -> Non
 @click.command("snapshot")
 @click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A folder that isn't there yet.")
 @partition_command
-def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
+def take_snapshot(stage: StageView, partition: int, to: Path) -> None:
     """Keep a copy of a partition's store; the stage may run meanwhile. On the same file system its files are links.
 
     Ids that only memory has are not in it: when it is restored they are read again from the output.
@@ -227,7 +227,7 @@ def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
 @click.command("restore")
 @click.option("--from", "source", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The snapshot.")
 @partition_command
-def restore(stage: Stage, partition: int, source: Path) -> None:
+def restore(stage: StageView, partition: int, source: Path) -> None:
     """Put a snapshot in the place of a partition's store, which is set aside; the stage must not run on it.
 
     The next start reads what came since from the output. So a partition moves to another machine, too.
@@ -251,7 +251,7 @@ def restore(stage: Stage, partition: int, source: Path) -> None:
 
 @click.command("rebuild")
 @partition_command
-def rebuild(stage: Stage, partition: int) -> None:
+def rebuild(stage: StageView, partition: int) -> None:
     """Set a partition's store aside, so that the next start builds it from the output; the stage must not run on it.
 
     Example: penstock dedupe rebuild flights:3 --config pipeline.properties

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Misplaced, Rules
 from penstock.pipeline.clients.admin import Admin
@@ -24,7 +24,7 @@ class Input:
     name: str
     log: SourceLog
     rules: Rules
-    position: Position
+    position: DedupePosition
 
 
 class Inputs:
@@ -49,7 +49,7 @@ class Inputs:
             cut=f"{go_on}, once you know what is missing or there twice",
         )
         rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced, were_moved=tp != own)
-        return Input(tp, name, source_log, rules, Position(0, "", ""))
+        return Input(tp, name, source_log, rules, DedupePosition(0, "", ""))
 
     def __iter__(self) -> Iterator[Input]:
         """Moved records are read from when the position notes their topic on."""
@@ -62,12 +62,12 @@ class Inputs:
         committed = await self._admin.committed(self._settings.group, [self.own.tp, self.moved.tp])
         for each in (self.own, self.moved):
             found = committed[each.tp]
-            each.position = Position(0, "", "") if found is None else self._parse(each.tp, found)
+            each.position = DedupePosition(0, "", "") if found is None else self._parse(each.tp, found)
 
-    def _parse(self, tp: TopicPartition, found: tuple[int, str]) -> Position:
-        return Position.parse(self._settings.group, tp, *found, self.own.tp)
+    def _parse(self, tp: TopicPartition, found: tuple[int, str]) -> DedupePosition:
+        return DedupePosition.parse(self._settings.group, tp, *found, self.own.tp)
 
-    def to_commit(self, changed: Mapping[TopicPartition, Position]) -> dict[TopicPartition, tuple[int, str]]:
+    def to_commit(self, changed: Mapping[TopicPartition, DedupePosition]) -> dict[TopicPartition, tuple[int, str]]:
         """All positions that there are, with those that change: so none expires alone."""
         positions = {each.tp: each.position for each in self if each.position.topic_id} | dict(changed)
         if positions[self.own.tp].moved_id:

@@ -21,7 +21,7 @@ def identity(stage: str, tp: TopicPartition) -> str:
 
 
 @dataclass(frozen=True)
-class Position(StagePosition):
+class DedupePosition(StagePosition):
     """The next input offset, and what is noted beside it. Counters are of records since the stage began:
     read = written + dropped + quarantined + moved.
     """
@@ -79,7 +79,7 @@ class Position(StagePosition):
         """Whether an operator has accepted that the ids of these output offsets are unknown."""
         return not ranges.outside((first, last), ranges.parse(self.accepted))
 
-    def accept(self) -> Position:
+    def accept(self) -> DedupePosition:
         """The position with its unknown offsets accepted."""
         accepted = ranges.merged(ranges.parse(self.accepted) + ranges.parse(self.unknown))
         if len(accepted) > RANGES_MAX:
@@ -89,7 +89,7 @@ class Position(StagePosition):
     @classmethod
     def parse(
         cls, group: str, tp: TopicPartition, offset: int, metadata: str, read_with: TopicPartition | None = None
-    ) -> Position:
+    ) -> DedupePosition:
         """A group's position of a partition, as it was committed; of moved records, `read_with` is the input partition whose
         worker reads them. Raises OperatorNeeded for what no dedupe worker wrote, or a newer version.
         """

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.sift import Sifted
 from penstock.log import Fields
 
@@ -25,7 +25,7 @@ class Progress:
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
 
-    def misplaced(self, sifted: Sifted, at: Position) -> None:
+    def misplaced(self, sifted: Sifted, at: DedupePosition) -> None:
         """Say that ids belong elsewhere: once where such ids move, once a minute where they pass."""
         if not sifted.misplaced or time.monotonic() < self._misplaced_again:
             return
@@ -41,7 +41,7 @@ class Progress:
             *(sifted.misplaced, sifted.read, sifted.misplaced_at, at.misplaced, at.read, what),
         )
 
-    def report(self, behind: int, at: Position, stats: Mapping[str, int] | None) -> None:
+    def report(self, behind: int, at: DedupePosition, stats: Mapping[str, int] | None) -> None:
         """Say now and then what was done so far. `behind`: offsets that wait in what was read just now."""
         if stats is None or time.monotonic() - self._reported < REPORT_S:
             return

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock import log
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.clients.admin import Admin
@@ -70,7 +70,7 @@ async def repair(
     source: IdSource,
     note: Note,
     max_bytes: int,
-    committed: Position,
+    committed: DedupePosition,
 ) -> int:
     """Read committed output from where the store is complete to the end; how many records were read.
 

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.repair import expires_soon, repair
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Rules, Sifted, sift
@@ -52,7 +52,7 @@ class SeenIds:
         self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
 
-    async def make_complete(self, admin: Admin, committed: Position, show_life: Callable[[], Awaitable[None]]) -> None:
+    async def make_complete(self, admin: Admin, committed: DedupePosition, show_life: Callable[[], Awaitable[None]]) -> None:
         """Open the store, and read what it lacks from the output; `show_life` is called now and then.
 
         One that this process has open already may have ids beyond what was committed, so it is opened again.

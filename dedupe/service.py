@@ -13,7 +13,7 @@ from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.topics import missing_topic
-from penstock.dedupe.worker import Worker
+from penstock.dedupe.worker import DedupeWorker
 from penstock.errors import KafkaError
 from penstock.hints import quoted
 from penstock.pipeline import job
@@ -32,7 +32,7 @@ class Dedupe(Stage):
     def __init__(self, config: Config) -> None:
         self.topics = job.deduped(config)  # refused before anything waits
         super().__init__("dedupe", config, log.get(__name__, stage=config["penstock.dedupe.name"]))
-        self.workers: dict[tuple[str, int], Worker] = {}
+        self.workers: dict[tuple[str, int], DedupeWorker] = {}
         self.lanes = self._lanes_from(self.target, self._log, max_bytes=max(FETCH_BYTES, config["penstock.dedupe.batch.bytes"]))
         self._begun = {topic: asyncio.Event() for topic in self.topics}
         self._source = IdSource(config["penstock.dedupe.id"])
@@ -141,7 +141,7 @@ class Dedupe(Stage):
             misplaced=self.config["penstock.dedupe.misplaced"],
             retention_bytes=self.config["penstock.dedupe.output.retention.bytes"],
         )
-        added = [Worker((topic, number), settings, self.target, self._source) for number in partitions]
+        added = [DedupeWorker((topic, number), settings, self.target, self._source) for number in partitions]
         for worker in added:
             self.workers[worker.tp] = worker
             worker.ids.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")

@@ -12,7 +12,7 @@ import click
 from penstock.config import Config
 from penstock.dedupe.folder import FolderError, StoreFolder, owner
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage(Invocation):
+class StageView(Invocation):
     """The stage that a pipeline's file describes, and how answers are shown."""
 
     config: Config
     topic: str = ""
     """The topic that is meant; empty: all."""
 
-    def with_topic(self, topic: str) -> Stage:
+    def with_topic(self, topic: str) -> StageView:
         """The stage with one of its topics. Raises UsageError for one that it doesn't read."""
         topics = job.deduped(self.config)
         if topic not in topics:
             raise click.UsageError(f"dedupe reads {', '.join(topics)}, not `{topic}`")
         return replace(self, topic=topic)
 
-    def each(self) -> list[Stage]:
+    def each(self) -> list[StageView]:
         """The stage with each of its topics."""
         return [self.with_topic(topic) for topic in job.deduped(self.config)]
 
@@ -62,7 +62,7 @@ class Stage(Invocation):
         """The folder of its store, on this machine."""
         return StoreFolder.of(Path(self.config["penstock.dedupe.data"]), self.input(partition))
 
-    def owner(self, partition: int, position: Position) -> str:
+    def owner(self, partition: int, position: DedupePosition) -> str:
         """What the ids in that folder must belong to."""
         return owner(self.output(partition), position.output_id, IdSource(self.config["penstock.dedupe.id"]))
 
@@ -77,13 +77,13 @@ OF_EARLIER_DAYS = click.option("-p", "--partition", "--topic", is_eager=True, ex
 
 
 def view_command(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options that all of them share; they come to the command as `stage: Stage`."""
+    """Add the options that all of them share; they come to the command as `stage: StageView`."""
 
     def with_stage(path: Path, overrides: tuple[str, ...], as_json: bool, timeouts: Timeouts, **rest: Any) -> T:
         config = job.load(path, overrides, "dedupe")
         arm_from_environment()
         try:
-            return command(stage=Stage(config["bootstrap.servers"], {}, as_json, timeouts, config=config), **rest)
+            return command(stage=StageView(config["bootstrap.servers"], {}, as_json, timeouts, config=config), **rest)
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None
 
@@ -102,13 +102,13 @@ ADDRESS = click.argument("address", metavar="TOPIC:P", type=one_partition)
 def partition_command(command: Callable[..., T]) -> Callable[..., T]:
     """Add them and TOPIC:P, which comes to the command as `stage`, with that topic, and `partition: int`."""
 
-    def with_partition(stage: Stage, address: TopicPartition, **rest: Any) -> T:
+    def with_partition(stage: StageView, address: TopicPartition, **rest: Any) -> T:
         return command(stage=stage.with_topic(address[0]), partition=address[1], **rest)
 
     return view_command(with_options(with_partition, command, [ADDRESS]))
 
 
-async def both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]:
+async def both_topics(admin: Admin, stage: StageView) -> tuple[TopicInfo, TopicInfo]:
     """Input and output topic as the cluster has them. Raises ClickException."""
     names = [stage.input(0)[0], stage.output(0)[0]]
     cluster = await admin.metadata(names, refresh=True)
@@ -118,7 +118,7 @@ async def both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]
     return cluster.topics[names[0]], cluster.topics[names[1]]
 
 
-def counts_differ(stage: Stage, read: TopicInfo, written: TopicInfo) -> str:
+def counts_differ(stage: StageView, read: TopicInfo, written: TopicInfo) -> str:
     """How many partitions input and output have, in words, where that isn't the same."""
     before, behind = len(read.partitions), len(written.partitions)
     return "" if before == behind else f"`{stage.topic}` has {before} partitions and `{stage.output(0)[0]}` {behind}"

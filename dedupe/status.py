@@ -11,8 +11,8 @@ import click
 
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder
-from penstock.dedupe.position import Position
-from penstock.dedupe.stageview import Stage, both_topics, counts_differ, view_command
+from penstock.dedupe.position import DedupePosition
+from penstock.dedupe.stageview import StageView, both_topics, counts_differ, view_command
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
@@ -47,7 +47,7 @@ NOT_SHOWN = ("offset", "topic_id", "output_id", "moved_id", "partitions")
 @click.command("status")
 @click.argument("topic", required=False)
 @view_command
-def status(stage: Stage, topic: str | None) -> None:
+def status(stage: StageView, topic: str | None) -> None:
     """Show each partition, of all topics or one: position, lag, counters, and the store, if its folder is on this machine.
 
     Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
@@ -81,7 +81,7 @@ def _shown(row: Row) -> Row:
     return {name: row.get(name) for name in SHOWN} | {"running": running}
 
 
-async def _rows_or_why(admin: Admin, stage: Stage) -> list[Row]:
+async def _rows_or_why(admin: Admin, stage: StageView) -> list[Row]:
     """The rows of one topic of several, or one row that says why there are none."""
     try:
         return await _rows(admin, stage)
@@ -90,7 +90,7 @@ async def _rows_or_why(admin: Admin, stage: Stage) -> list[Row]:
         return [row]
 
 
-async def _rows(admin: Admin, stage: Stage) -> list[Row]:
+async def _rows(admin: Admin, stage: StageView) -> list[Row]:
     """A row for each partition of one topic. Raises ClickException for a topic that isn't there."""
     read, written = await both_topics(admin, stage)
     differ = counts_differ(stage, read, written)
@@ -121,7 +121,7 @@ async def _rows(admin: Admin, stage: Stage) -> list[Row]:
 
 
 def _row(
-    stage: Stage,
+    stage: StageView,
     partition: int,
     committed: dict[TopicPartition, tuple[int, str]],
     ahead: dict[TopicPartition, Ahead],
@@ -143,15 +143,15 @@ def _row(
         "lag": ahead[tp].end - (offset or 0),
         "written_to": 0,
     }
-    position = Position(0, "", "")
+    position = DedupePosition(0, "", "")
     row |= _noted(position)
     try:
         if found is not None:
             row |= dict.fromkeys(_noted(position))  # nothing is known of what can't be read
-            position = Position.parse(stage.group, tp, *found)
+            position = DedupePosition.parse(stage.group, tp, *found)
             row |= _noted(position) | {"written_to": position.output_end}
         if position.moved_id and moved in committed:
-            read_there = Position.parse(stage.group, moved, *committed[moved], tp)
+            read_there = DedupePosition.parse(stage.group, moved, *committed[moved], tp)
             row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
     except OperatorNeeded as error:
         return {**row, "state": "stopped", "why": str(error)}
@@ -166,7 +166,7 @@ def _row(
     return row | state_of(position, inputs, silent_ms, "dedupe stage", "reading")
 
 
-def _noted(position: Position) -> Row:
+def _noted(position: DedupePosition) -> Row:
     return {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     partitions: int
 
 
-class Topics:
+class DedupeTopics:
     """Of one input partition, `tp`."""
 
     def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str) -> None:
@@ -73,7 +73,7 @@ class Topics:
             read.topic_id.hex(), written.topic_id.hex(), "" if moved is None else moved.topic_id.hex(), len(read.partitions)
         )
 
-    def check(self, found: Found, position: Position) -> None:
+    def check(self, found: Found, position: DedupePosition) -> None:
         """See that what was found is what a position notes. Raises OperatorNeeded."""
         check_id("input topic", found.input_id, position.topic_id, self._input)
         if found.output_id != position.output_id:

@@ -16,14 +16,14 @@ from penstock import log
 from penstock.dedupe import movedtopic
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.inputs import Input, Inputs
-from penstock.dedupe.position import Position, identity
+from penstock.dedupe.position import DedupePosition, identity
 from penstock.dedupe.progress import Progress
 from penstock.dedupe.quarantine import corrupt_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds
 from penstock.dedupe.seenids import SeenIds
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Sifted
-from penstock.dedupe.topics import Found, Topics, check_id
+from penstock.dedupe.topics import DedupeTopics, Found, check_id
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.clients.admin import Admin
@@ -52,7 +52,7 @@ COMMITTED = declare("dedupe.committed", "the transaction is committed, the ids a
 ADDED = declare("dedupe.added", "all ids of the transaction are in the store")
 
 
-class Worker:
+class DedupeWorker:
     """Dedupes one partition: `take()` fences and repairs, `start()` gives the position, `turn()` is one transaction."""
 
     def __init__(self, tp: TopicPartition, settings: Settings, admin: Admin, source: IdSource) -> None:
@@ -64,14 +64,14 @@ class Worker:
         self._sender: TransactionalSender | None = None
         self._attempted = -1
         self._committed_ms = -1  # when the position was, last
-        self._topics = Topics(admin, tp, settings.output_topic, settings.group)
+        self._topics = DedupeTopics(admin, tp, settings.output_topic, settings.group)
         self._inputs = Inputs(tp, settings, admin, source)
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
         moved = None if settings.misplaced == "pass" else self._inputs.moved.tp[0]
         self._progress = Progress(self._log, moved, source.is_key)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> DedupePosition:
         """Where it stands in its partition of the input, and why it stands still, if it does."""
         return self._inputs.own.position
 
@@ -152,12 +152,12 @@ class Worker:
         others = await self._admin.all_committed(self._settings.group, require_stable=False)
         for tp, found in others.items():
             if tp[0] == self.tp[0]:
-                began_with = Position.parse(self._settings.group, tp, *found).partitions
+                began_with = DedupePosition.parse(self._settings.group, tp, *found).partitions
                 self._topics.check_count(began_with, topics.partitions)
         start = await self._inputs.own.log.start()
         if start > 0:
             raise self._inputs.own.log.gone(0, start)
-        await self._commit(Position(0, topics.input_id, topics.output_id, partitions=topics.partitions))
+        await self._commit(DedupePosition(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _begin_moved(self, topics: Found) -> None:
         """The first position in the topic of moved records: at its beginning, unless an operator has decided that what is
@@ -165,7 +165,7 @@ class Worker:
         start = await self._inputs.moved.log.start()
         if start > 0 and not self.decisions:
             raise self._inputs.moved.log.gone(0, start)
-        self._inputs.moved.position = Position(start, topics.moved_id, topics.output_id, partitions=topics.partitions)
+        self._inputs.moved.position = DedupePosition(start, topics.moved_id, topics.output_id, partitions=topics.partitions)
         await self._commit(replace(self.position, moved_id=topics.moved_id))
 
     def _check_moved(self) -> None:
@@ -205,11 +205,11 @@ class Worker:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
         await self._commit(replace(self.position, stopped=stopped, stalled=stalled))
 
-    async def _commit(self, position: Position, *, alone: bool = False) -> None:
+    async def _commit(self, position: DedupePosition, *, alone: bool = False) -> None:
         """`alone`: without that of moved records, whose topic may be gone."""
         await to_its_end(self._transact(position, alone))
 
-    async def _transact(self, position: Position, alone: bool) -> None:
+    async def _transact(self, position: DedupePosition, alone: bool) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
         if alone:
@@ -219,7 +219,7 @@ class Worker:
         await self._sender.commit()
         self._inputs.own.position = position
 
-    async def _send_positions(self, sender: TransactionalSender, changed: dict[TopicPartition, Position]) -> None:
+    async def _send_positions(self, sender: TransactionalSender, changed: dict[TopicPartition, DedupePosition]) -> None:
         await sender.send_offsets(self._settings.group, self._inputs.to_commit(changed))
         self._committed_ms = time.time_ns() // 1_000_000
 
@@ -314,7 +314,7 @@ class Worker:
         await self.ids.close(self._log)
 
 
-def _counted(before: Position, sifted: Sifted, offset: int, leader_epoch: int) -> Position:
+def _counted(before: DedupePosition, sifted: Sifted, offset: int, leader_epoch: int) -> DedupePosition:
     """The position behind what was sifted."""
     corrupt = sum(records_of(batch) for batch in sifted.corrupt)
     return replace(

@@ -21,7 +21,7 @@ from penstock.pipeline.stages.address import PLACES, LogPlace, Named, log_place,
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.stage import stage_command
 from penstock.pipeline.stages.status import show
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 Choice = tuple[Sequence[Named], Callable[[Desk, Identity, bool], Awaitable[Moved | str]]]
 """Topics or partitions, and what is decided about each of their lanes; told whether that was named by its partition."""
@@ -71,7 +71,7 @@ def decision_command(command: Callable[..., Choice]) -> Callable[..., None]:
     def decide(source: str, because: str, path: Path, overrides: tuple[str, ...], timeouts: Timeouts, **given: Any) -> None:
         config = job.load(path, overrides, "mirror")
         arm_from_environment()
-        known, chosen = job.sources(config), Topics(config)
+        known, chosen = job.sources(config), TopicChoice(config)
         if source not in known:
             raise click.BadParameter(f"no source `{source}` in `{path}`: there are {', '.join(known)}", param_hint="SOURCE")
         if not because.strip():

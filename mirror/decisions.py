@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.position import UNSEEN, MirrorPosition
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
 from penstock.pipeline import job
@@ -25,15 +25,15 @@ from penstock.pipeline.stages.decision import Decision, fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.quarantine import chunks, note
 from penstock.pipeline.stages.sourcelog import SourceLog
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 
 class Moved(NamedTuple):
     """What a decision came to: the lane, and its position before (if it had one) and after."""
 
     identity: Identity
-    before: Position | None
-    after: Position
+    before: MirrorPosition | None
+    after: MirrorPosition
 
 
 class Desk:
@@ -58,7 +58,7 @@ class Desk:
 
     async def partitions(self, topic: str, partition: int | None) -> list[Identity]:
         """The lanes of a topic, or the one of a partition. Raises KafkaError for what the target doesn't have."""
-        into = Topics(self._config).into(self._name, topic)
+        into = TopicChoice(self._config).into(self._name, topic)
         found = sorted((await topic_of(self._target, into, "target")).partitions)
         if partition is not None and partition not in found:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{into}` partition {partition} at the target")
@@ -82,7 +82,7 @@ class Desk:
         offset, start = await at.find(self._source, tp, lane), await self._source.start_offset(tp)
         # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
         # meanwhile is counted behind that.
-        known = await self._readable(lane) or Position(0, UNSEEN, ours.topic_id)
+        known = await self._readable(lane) or MirrorPosition(0, UNSEEN, ours.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
         again = await self._again(lane, known, start, offset) if same_log else known.records
         async with self._fenced(lane) as decision:
@@ -136,18 +136,18 @@ class Desk:
     def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
         return fenced(self._target, lane.transactional_id, lane.group, lane.into, lane, "penstock mirror status")
 
-    async def _position(self, lane: Identity) -> Position | None:
+    async def _position(self, lane: Identity) -> MirrorPosition | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
-        return None if found is None else Position.from_text(*found, hints.to_begin(lane.address))
+        return None if found is None else MirrorPosition.from_text(*found, hints.to_begin(lane.address))
 
-    async def _readable(self, lane: Identity) -> Position | None:
+    async def _readable(self, lane: Identity) -> MirrorPosition | None:
         """The position, but none where somebody else wrote it, which is why a lane starts over."""
         try:
             return await self._position(lane)
         except OperatorNeeded:
             return None
 
-    async def _again(self, lane: Identity, known: Position, start: int, offset: int) -> int:
+    async def _again(self, lane: Identity, known: MirrorPosition, start: int, offset: int) -> int:
         """Records on the target that one reading of the source's log up to `offset` would not give: those copied a second time,
         and those that the log has lost."""
         if offset >= known.offset:
@@ -158,7 +158,7 @@ class Desk:
             return known.records - await self._copied(lane, known, start, offset)
         return known.again_records + await self._copied(lane, known, offset, known.offset)
 
-    async def _copied(self, lane: Identity, known: Position, first: int, to: int) -> int:
+    async def _copied(self, lane: Identity, known: MirrorPosition, first: int, to: int) -> int:
         """The records of a stretch of the source's log that are no gap."""
         left = ranges.outside((first, to - 1), ranges.parse(known.gap_ranges))
         return sum([await Stretch(self._source, lane.partition, known.topic_id, a, b + 1).count() for a, b in left])
@@ -166,7 +166,7 @@ class Desk:
     def _log(self, lane: Identity) -> SourceLog:
         return SourceLog(self._source, lane.partition, f"source {self._name}", lost="", cut="")
 
-    async def _going(self, lane: Identity, topic_id: bytes, target_id: bytes) -> Position | None:
+    async def _going(self, lane: Identity, topic_id: bytes, target_id: bytes) -> MirrorPosition | None:
         """The position of a lane that has begun in the logs that there are, if nothing stopped it."""
         try:
             known = await self._position(lane)
@@ -181,8 +181,8 @@ class Desk:
         decision: Decision,
         lane: Identity,
         kind: str,
-        before: Position | None,
-        after: Position,
+        before: MirrorPosition | None,
+        after: MirrorPosition,
         stretch: Stretch | None = None,
     ) -> Moved:
         """Commit the position and what is set aside, in one transaction."""

@@ -18,7 +18,7 @@ RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps 
 
 
 @dataclass(frozen=True)
-class Position(StagePosition):
+class MirrorPosition(StagePosition):
     """The next source offset to copy, and what is noted beside it."""
 
     writer = "mirror"
@@ -52,7 +52,7 @@ class Position(StagePosition):
     copied_ms: int = -1
     """When the last batches were copied; -1: never."""
 
-    def passing(self, offset: int) -> Position:
+    def passing(self, offset: int) -> MirrorPosition:
         """The position at another offset of the same log: what lies between is a gap, or (backwards) is to be copied again."""
         known = ranges.parse(self.gap_ranges)
         if offset >= self.offset:

@@ -18,7 +18,7 @@ from penstock.mirror.creation import create, outlived
 from penstock.mirror.identity import Identity
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into
-from penstock.mirror.worker import CountsDiffer, Worker
+from penstock.mirror.worker import CountsDiffer, MirrorWorker
 from penstock.pipeline import job
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages import hints
@@ -26,7 +26,7 @@ from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patient
 from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
 from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.stage import Stage
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 MEETING_S = 3.0  # how long lanes wait to know whether their source is one that is refused
 
@@ -52,7 +52,7 @@ class Mirror(Stage):
 
     def __init__(self, config: Config) -> None:
         super().__init__("mirror", config, log.get(__name__, mirror=config["penstock.mirror.name"]))
-        self.topics = Topics(config)
+        self.topics = TopicChoice(config)
         self.sources = [
             Source(name, self._admin(servers), self.target, job.mirror_group(config, name))
             for name, servers in job.sources(config).items()
@@ -222,7 +222,7 @@ class Mirror(Stage):
                 if (topic, partition) in lanes.lanes:
                     continue
                 identity = Identity(self.name, source.name, (topic, partition), (copy.into.name, partition))
-                worker = Worker(identity, source, self.target, copy.into)
+                worker = MirrorWorker(identity, source, self.target, copy.into)
                 if source.name in copy.present:
                     added.append((lanes, lanes.add((topic, partition), worker, partial(hints.to_skip, identity.address))))
                 elif (source.name, partition) not in copy.registered:

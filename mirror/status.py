@@ -10,7 +10,7 @@ from functools import partial
 
 from penstock.config import Config
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.position import UNSEEN, MirrorPosition
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
@@ -18,7 +18,7 @@ from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
 from penstock.pipeline.stages.status import Ahead, Row, look_ahead, look_twice, silent_after_ms, state_of
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 CLIENT_ID = "penstock-mirror-status"
 COUNTERS = ("records", "rebuilt", "gaps", "gap_records", "again_records")
@@ -45,7 +45,7 @@ async def _of_source(config: Config, target: Admin, name: str, address: str, tim
 async def _rows(config: Config, target: Admin, name: str, source: Admin | None) -> list[Row]:
     """The lanes of a source; None: it can't be asked now."""
     positions = await target.settled(job.mirror_group(config, name))  # before the ends, which none is beyond then
-    chosen = Topics(config)
+    chosen = TopicChoice(config)
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
     for copied, _ in positions:
         topic = chosen.out_of(name, copied)
@@ -78,7 +78,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     return rows
 
 
-async def _wanted(source: Admin | None, chosen: Topics) -> set[str]:
+async def _wanted(source: Admin | None, chosen: TopicChoice) -> set[str]:
     """The topics of a source that are copied; none where it can't be asked now."""
     if source is None:
         return set()
@@ -123,7 +123,7 @@ def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, tar
         )
         return {**row, "state": "no position", "why": why}
     try:
-        position = Position.from_text(*found, hints.to_begin(lane.address))
+        position = MirrorPosition.from_text(*found, hints.to_begin(lane.address))
         row |= {name: getattr(position, name) for name in COUNTERS}
         row |= {"position": position.offset, "last_commit": _moment(position.copied_ms)}
         row["lag"] = None if ahead is None else max(0, ahead.end - position.offset)

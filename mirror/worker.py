@@ -15,7 +15,7 @@ from penstock import log
 from penstock.failpoints import declare, failpoint
 from penstock.hints import quoted
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.position import UNSEEN, MirrorPosition
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.clients.admin import Admin
@@ -44,7 +44,7 @@ class CountsDiffer(OperatorNeeded):
     """A topic has not as many partitions at the source as on the target."""
 
 
-class Worker:
+class MirrorWorker:
     """Copies one partition: `take()` fences and finds the position, `start()` checks it, `turn()` copies.
 
     `into` is the target's topic; the source's must have as many partitions.
@@ -52,7 +52,7 @@ class Worker:
 
     def __init__(self, identity: Identity, source: Source, target: Admin, into: Into) -> None:
         self.identity = identity
-        self.position = Position(0, UNSEEN, into.topic_id)
+        self.position = MirrorPosition(0, UNSEEN, into.topic_id)
         self._into = into
         self._cluster = source
         self._source = source.admin
@@ -94,7 +94,7 @@ class Worker:
         into = self.identity.into
         found = (await self._target.committed(self.identity.group, [into]))[into]
         if found is not None:
-            self.position = Position.from_text(*found, self._begin)
+            self.position = MirrorPosition.from_text(*found, self._begin)
             self.position.check_target(self._into.topic_id, self._begin)
             self._sender.pin(into[0], self.position.target_id)
             return
@@ -105,7 +105,7 @@ class Worker:
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "
                 f"source is new, {hints.to_begin(self.identity.address, 'earliest')}{await self._older_position()}"
             )
-        await self._commit_position(Position(0, UNSEEN, self._into.topic_id))
+        await self._commit_position(MirrorPosition(0, UNSEEN, self._into.topic_id))
 
     async def _older_position(self) -> str:
         """Where a mirror with a dot in its name had its position before such names were escaped."""
@@ -181,7 +181,7 @@ class Worker:
         found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
         if found is None:
             return -1, False
-        position = Position.from_text(*found, self._begin)
+        position = MirrorPosition.from_text(*found, self._begin)
         end = await self._source.end_offset(self.identity.partition, "read_committed")
         return position.offset, position.offset != end and not position.stopped
 
@@ -189,10 +189,10 @@ class Worker:
         """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""
         await self._commit_position(replace(self.position, stopped=stopped, stalled=stalled))
 
-    async def _commit_position(self, position: Position) -> None:
+    async def _commit_position(self, position: MirrorPosition) -> None:
         await to_its_end(self._transact_position(position))
 
-    async def _transact_position(self, position: Position) -> None:
+    async def _transact_position(self, position: MirrorPosition) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
         await self._sender.send_offsets(self.identity.group, {self.identity.into: (position.offset, position.metadata())})

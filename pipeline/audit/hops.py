@@ -14,7 +14,7 @@ from typing import Any
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
-from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, Stage, take
+from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, StageMarks, take
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.rowcounts import rows_by_partition
@@ -22,7 +22,7 @@ from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import committed
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.ranges import Range
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 Count = Callable[..., Awaitable[TopicCounts]]
 """`count_topic`, which knows whom to tell how far it is, and how long to wait for a cluster."""
@@ -148,7 +148,7 @@ class Sources:
 
 async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
     """Each source's own count, and what of it the mirror has reached."""
-    topics, into, together = Topics(config), job.input_topic(config), Sources()
+    topics, into, together = TopicChoice(config), job.input_topic(config), Sources()
     for name, marks in snapshot.mirror.marks.items():
         topic, bootstrap = topics.out_of(name, into), job.sources(config)[name]
         assert topic is not None, "the snapshot has those sources whose topic it is"
@@ -203,7 +203,7 @@ def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
 
 
 async def _dedupe_hop(
-    config: Config, dedupe: Stage, arrived: TopicCounts, mirrored: Counter[int], count: Count
+    config: Config, dedupe: StageMarks, arrived: TopicCounts, mirrored: Counter[int], count: Count
 ) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
     into another partition of a topic that it reads, too. `mirrored`: the records that came into its input by the notes."""
@@ -310,7 +310,7 @@ async def audit(
         noted = _noted((*snapshot.dedupe.marks.values(), snapshot.dedupe.moved), "written")
     hops.append(await _table_hop(config, noted, loaded, written, count))
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
-    chosen = Topics(config)
+    chosen = TopicChoice(config)
     counted = {topic, *audited}
     names = {name: {chosen.into(source, name) for source in job.sources(config)} for name in config["topics"]}
     others = [name for name, into in names.items() if not into & counted]

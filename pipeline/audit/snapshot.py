@@ -22,7 +22,7 @@ from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.position import fields_of, why_standing
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
 
 TRIES = 50
@@ -56,7 +56,7 @@ class Mark:
 
 
 @dataclass
-class Stage:
+class StageMarks:
     """Positions by group and input partition.
 
     They count what the output has below `ends`, and what of it is in `tail`. `moved`: the positions in the topic of moved
@@ -74,8 +74,8 @@ class Snapshot:
     """The pipeline's stages: `mirror.marks` by source name, `dedupe.marks` under the stage's name; no dedupe where the nights
     are loaded after the mirror. `mirrored` are the target's topics that the mirror has a position in."""
 
-    mirror: Stage
-    dedupe: Stage | None
+    mirror: StageMarks
+    dedupe: StageMarks | None
     mirrored: frozenset[str]
 
 
@@ -94,10 +94,10 @@ async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dic
     return {tp: _mark(*found) for tp, found in committed.items() if found is not None}
 
 
-async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: str, moved: str = "") -> Stage:
+async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: str, moved: str = "") -> StageMarks:
     """Each partition's marks and end; `moved` is the topic of moved records, which need not be there."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
-    stage = Stage({name: {} for name in groups})
+    stage = StageMarks({name: {} for name in groups})
     for _ in range(TRIES):
         stable = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
         # Partition by partition: offsets of an open transaction are waited for, and all together are never without one.
@@ -124,7 +124,7 @@ async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: st
     )
 
 
-async def _add_tail(admin: Admin, stage: Stage, tp: TopicPartition, stable: int, marks: Sequence[Mark]) -> bool:
+async def _add_tail(admin: Admin, stage: StageMarks, tp: TopicPartition, stable: int, marks: Sequence[Mark]) -> bool:
     """Add to a stage what of an output partition its positions count; whether that could be told."""
     end = max([stable, *(mark.output_end for mark in marks)])
     stage.ends[tp[1]] = stable
@@ -178,7 +178,7 @@ async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Snapsho
         dedupe = None
         if output != topic:
             dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
-        chosen = Topics(config)
+        chosen = TopicChoice(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
         mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)
         groups = [job.mirror_group(config, name) for name in job.sources(config)]

@@ -33,7 +33,7 @@ class Unreachable(EtlError):
     """A cluster or topic that can't be asked now; the text says which and why."""
 
 
-class Position(NamedTuple):
+class CommittedPosition(NamedTuple):
     """A stage's committed position, the id (hexadecimal) of the topic that it is in, and why the stage stands still there;
     empty where none is noted."""
 
@@ -42,10 +42,10 @@ class Position(NamedTuple):
     stands: str
 
 
-def _position(offset: int, metadata: str) -> Position:
+def _position(offset: int, metadata: str) -> CommittedPosition:
     fields = fields_of(metadata)
     topic_id = fields.get("topic_id")
-    return Position(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields))
+    return CommittedPosition(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields))
 
 
 class ClusterView:
@@ -126,7 +126,7 @@ class ClusterView:
             found = await (await self._connected()).offsets_for_leader_epoch(epochs)
         return {tp: end for tp, (_, end) in found.items()}
 
-    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedPosition]:
         """A group's positions, of those partitions that have one. Raises Unreachable."""
         with self._asking(f" for the positions of `{group}`"):
             admin = await self._connected()

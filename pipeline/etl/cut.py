@@ -18,13 +18,13 @@ from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import EARLIEST, LATEST
 from penstock.pipeline.clients.metadata import TopicInfo
-from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, Offsets, Position, Unreachable
+from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, CommittedPosition, Offsets, Unreachable
 from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.ledger import Status, TopicPartition
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 
 Clock = Literal["wall", "records"]
 
@@ -50,7 +50,7 @@ class Cut:
             name: ClusterView(f"source {name}", address, timeouts) for name, address in job.sources(config).items()
         }
         self._input = job.input_topic(config)
-        self._topics = Topics(config)
+        self._topics = TopicChoice(config)
         self._topic = job.etl_topic(config)
         self._deduplicated = config["penstock.etl.after"] == "dedupe"
         self._log = log.get(__name__)
@@ -155,7 +155,9 @@ class Cut:
             behind = [(tp, at, end, _and(of_input.get((self._input, tp[1])))) for tp, at, end, _ in behind]
         return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in _first(behind)]
 
-    async def _elsewhere(self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, Position]) -> list[str]:
+    async def _elsewhere(
+        self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, CommittedPosition]
+    ) -> list[str]:
         """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
         topic_id = (await cluster.topic(topic)).topic_id.hex()
         ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
@@ -166,7 +168,9 @@ class Cut:
             for tp in cut
         ]
 
-    async def _behind(self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, Position]) -> list[Behind]:
+    async def _behind(
+        self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, CommittedPosition]
+    ) -> list[Behind]:
         """The partitions whose position has records before its goal, those first that stand still."""
         short = {tp: goal for tp, goal in goals.items() if tp not in positions or positions[tp].offset < goal}
         if not short:
@@ -288,7 +292,7 @@ class Goals:
         self.output: Offsets = {}
 
 
-def _and(position: Position | None) -> str:
+def _and(position: CommittedPosition | None) -> str:
     """Why a stage stands still at a position, as the end of a sentence."""
     return f" and {position.stands}" if position is not None and position.stands else ""
 

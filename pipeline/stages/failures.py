@@ -28,7 +28,7 @@ class OperatorNeeded(Exception):
 
 
 # Final for one transaction, producer or fetch position, not for the partition: the lane takes its identity again and
-# starts over, and `Worker.start` finds words for what can't be mended.
+# starts over, and `LaneWorker.start` finds words for what can't be mended.
 STARTS_OVER = frozenset(
     {
         ErrorCode.TRANSACTION_ABORTABLE,

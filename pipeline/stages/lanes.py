@@ -39,7 +39,7 @@ TAKEN_OVER_SESSIONS = 5
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 
 
-class Worker(Protocol):
+class LaneWorker(Protocol):
     """What drives one partition. Every call may raise Fenced, OperatorNeeded, StartsOver, KafkaError, BatchError, OSError."""
 
     @property
@@ -93,7 +93,7 @@ class Lane:
     def __init__(
         self,
         tp: TopicPartition,
-        worker: Worker,
+        worker: LaneWorker,
         way_past: Callable[[int | None], str] | None = None,
         share: Share | None = None,
     ) -> None:
@@ -279,7 +279,7 @@ class Lanes:
         self._ended = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def add(self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None) -> Lane:
+    def add(self, tp: TopicPartition, worker: LaneWorker, way_past: Callable[[int | None], str] | None = None) -> Lane:
         """A lane for one more partition; it sets out with `begin`, or with `run` if that comes later."""
         lane = self.lanes[tp] = self._readers[tp] = Lane(tp, worker, way_past, Share(self._held))
         self._lane_bytes = max(LANE_BYTES_MIN, ROOM_BYTES // len(self.lanes))

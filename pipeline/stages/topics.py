@@ -9,7 +9,7 @@ OURS = "penstock."  # topics that begin so are made by the pipeline itself
 TOPIC, SOURCE = "${topic}", "${source}"
 
 
-class Topics:
+class TopicChoice:
     """The choice that a pipeline's file makes: `topics` by name, `topics.include` without `topics.exclude` by expression.
 
     Raises ConfigError for what is no expression, or a name on the target that lacks the topic's own.

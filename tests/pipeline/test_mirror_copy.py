@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import Position
+from penstock.mirror.position import MirrorPosition
 from penstock.mirror.source import Source
 from penstock.mirror.status import status
 from penstock.mirror.target import Into
-from penstock.mirror.worker import Worker
+from penstock.mirror.worker import MirrorWorker
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.fetcher import Fetcher
@@ -106,10 +106,12 @@ def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, 
         w.check()
 
 
-def known(w: World) -> dict[int, Position | str]:
+def known(w: World) -> dict[int, MirrorPosition | str]:
     """The positions in EWR, whenever they were committed; the text of one that no mirror wrote."""
     found = {partition: value for partition, value in w.positions("EWR").items() if value is not None}
-    return {p: text if text == "forgotten" else Position.from_text(offset, text, "") for p, (offset, text) in found.items()}
+    return {
+        p: text if text == "forgotten" else MirrorPosition.from_text(offset, text, "") for p, (offset, text) in found.items()
+    }
 
 
 def copied_long_ago(w: World) -> None:
@@ -196,7 +198,7 @@ def test_a_source_that_ends_before_the_position_is_no_silence(tmp_path: Path, cl
                 source = Source("EWR", admin, target, w.group("EWR"))
                 tps = [(w.topic, partition) for partition in range(w.partitions)]
                 into = Into(target, w.topic)
-                workers = [Worker(Identity(w.topic, "EWR", tp, tp), source, target, into) for tp in tps]
+                workers = [MirrorWorker(Identity(w.topic, "EWR", tp, tp), source, target, into) for tp in tps]
                 return [await worker.look() for worker in workers]
 
         assert asyncio.run(seen()) == [(10, False)] * w.partitions

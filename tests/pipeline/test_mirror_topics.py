@@ -12,7 +12,7 @@ from penstock.config import ConfigError
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.sender import Sender
-from penstock.pipeline.stages.topics import Topics
+from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.builder import BatchBuilder
 from support.harness import BrokerProcess
 from support.mirror_world import LIMIT_S, World, brokers
@@ -181,10 +181,10 @@ def test_a_topic_takes_what_any_of_its_sources_took(tmp_path: Path, clusters: di
         assert found["max.message.bytes"] == "3000000"
 
 
-def topics(tmp_path: Path, **properties: object) -> Topics:
+def topics(tmp_path: Path, **properties: object) -> TopicChoice:
     given = {name.replace("_", "."): value for name, value in properties.items()}
     base = {"bootstrap.servers": "t:1", "source.EWR.bootstrap.servers": "s:1", "topics": "flights"}
-    return Topics(job.load(write_properties(tmp_path / "p.properties", {**base, **given}), (), "mirror"))
+    return TopicChoice(job.load(write_properties(tmp_path / "p.properties", {**base, **given}), (), "mirror"))
 
 
 def test_what_is_chosen(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.repair import expires_soon
 from penstock.pyx.ids.store import IdStore
 from support.id_columns import add, spill, unseen
@@ -48,7 +48,7 @@ class Worker:
     control: Path
     output: list[bytes | None] = field(default_factory=list)  # by offset; None: a transaction's marker
     start: int = 0
-    position: Position = field(default_factory=lambda: Position(0, "", ""))
+    position: DedupePosition = field(default_factory=lambda: DedupePosition(0, "", ""))
     random: random.Random = field(default_factory=lambda: random.Random(11))
     ahead_s: int = 0
     kept_at: float = 0.0

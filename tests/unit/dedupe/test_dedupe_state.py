@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.dedupe.folder import FolderError, StoreFolder
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import DedupePosition
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 TP = ("flights", 3)
@@ -16,10 +16,10 @@ REBUILD = "a sentence"
 
 
 def test_a_position_survives_its_metadata() -> None:
-    position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5, 9, "3..5", "0..1,7..8")
-    assert Position.parse("group", TP, 7, position.metadata()) == position
+    position = DedupePosition(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5, 9, "3..5", "0..1,7..8")
+    assert DedupePosition.parse("group", TP, 7, position.metadata()) == position
     most = 1 << 62
-    largest = Position(most, "f" * 32, "f" * 32, most, most, most, most, most, most, most)
+    largest = DedupePosition(most, "f" * 32, "f" * 32, most, most, most, most, most, most, most)
     for number in range(1 << 60, (1 << 60) + 200, 2):
         largest = replace(largest, unknown=f"{number}..{number}").accept()
     largest = replace(largest, unknown=largest.accepted.partition(",")[0])
@@ -29,7 +29,7 @@ def test_a_position_survives_its_metadata() -> None:
 
 
 def test_a_position_of_an_older_version() -> None:
-    assert Position.parse("group", TP, 7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
+    assert DedupePosition.parse("group", TP, 7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def test_a_position_of_an_older_version() -> None:
     ],
 )
 def test_ids_that_nobody_knows(complete_to: int, start: int, unknown: str) -> None:
-    position = Position(7, "", "", written=80, output_end=90)
+    position = DedupePosition(7, "", "", written=80, output_end=90)
     assert position.unknown_ids(complete_to, start) == unknown
-    assert Position(7, "", "").unknown_ids(complete_to, start) == ""  # nothing was written yet
+    assert DedupePosition(7, "", "").unknown_ids(complete_to, start) == ""  # nothing was written yet
 
 
 def test_an_older_position_does_not_say_where_its_output_ends() -> None:
-    position = Position(7, "", "", written=80)
+    position = DedupePosition(7, "", "", written=80)
     assert [position.unknown_ids(90, start) for start in (90, 91, 92)] == ["", "", "90..91"]
     assert position.unknown_ids(0, 50) == "0..49"
 
 
 def test_accepted_offsets_are_known_to_be_unknown() -> None:
-    position = replace(Position(7, "", "", written=80, output_end=90), unknown="0..49").accept()
+    position = replace(DedupePosition(7, "", "", written=80, output_end=90), unknown="0..49").accept()
     assert (position.unknown, position.accepted) == ("", "0..49")
     assert [position.unknown_ids(at, start) for at, start in ((0, 50), (10, 50), (0, 51))] == ["", "", "0..50"]
     position = replace(position, unknown="60..69").accept()
@@ -83,7 +83,7 @@ def test_accepted_offsets_are_known_to_be_unknown() -> None:
 )
 def test_a_position_that_nobody_of_us_wrote(metadata: str) -> None:
     with pytest.raises(OperatorNeeded, match=r"flights-3 .* `group` .*: `penstock groups delete group --topic flights:3`"):
-        Position.parse("group", TP, 7, metadata)
+        DedupePosition.parse("group", TP, 7, metadata)
 
 
 def test_a_folder_is_held_once(tmp_path: Path) -> None:

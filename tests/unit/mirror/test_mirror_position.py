@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.mirror.position import Position
+from penstock.mirror.position import MirrorPosition
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 BEGIN = "`penstock mirror begin EWR flights:3 --at OFFSET --because TEXT`"
-POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), leader_epoch=3, records=100, rebuilt=2)
+POSITION = MirrorPosition(7, bytes(range(16)), bytes(range(16, 32)), leader_epoch=3, records=100, rebuilt=2)
 
 
 def test_written_and_read() -> None:
-    assert Position.from_text(7, POSITION.metadata(), BEGIN) == POSITION
+    assert MirrorPosition.from_text(7, POSITION.metadata(), BEGIN) == POSITION
     assert len(POSITION.metadata()) < 4096
 
 
@@ -31,7 +31,7 @@ def test_written_and_read() -> None:
 )
 def test_somebody_elses(text: str) -> None:
     with pytest.raises(OperatorNeeded, match=f"no mirror wrote.*: {BEGIN} says"):
-        Position.from_text(7, text, BEGIN)
+        MirrorPosition.from_text(7, text, BEGIN)
 
 
 def test_another_topic() -> None:
@@ -44,18 +44,18 @@ def test_another_topic() -> None:
 
 
 def test_gaps_are_noted_as_ranges() -> None:
-    at = Position(10, b"s", b"t").passing(20).passing(25)
+    at = MirrorPosition(10, b"s", b"t").passing(20).passing(25)
     assert (at.offset, at.gaps, at.gap_ranges) == (25, 15, "10..24")
     at = replace(at, offset=40).passing(45)
     assert (at.gaps, at.gap_ranges) == (20, "10..24,40..44")
-    assert Position.from_text(45, at.metadata(), BEGIN) == at
+    assert MirrorPosition.from_text(45, at.metadata(), BEGIN) == at
     again = at.passing(12)  # what follows is copied after all
     assert (again.offset, again.gaps, again.gap_ranges) == (12, 2, "10..11")
     assert at.passing(0).gap_ranges == "" and at.passing(45) == at
 
 
 def test_of_many_gaps_the_last_ones_are_noted() -> None:
-    at = Position(0, b"s", b"t")
+    at = MirrorPosition(0, b"s", b"t")
     for _ in range(40):
         at = replace(at.passing(at.offset + 3), offset=at.offset + 10)
     assert at.gaps == 120 and len(ranges.parse(at.gap_ranges)) == 24 and at.gap_ranges.endswith("390..392")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.dedupe.worker import Worker as DedupeWorker
-from penstock.mirror.worker import Worker as MirrorWorker
+from penstock.dedupe.worker import DedupeWorker
+from penstock.mirror.worker import MirrorWorker
 from penstock.pipeline.stages import completion
 
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from penstock.dedupe.position import Position as DedupePosition
-from penstock.mirror.position import Position as MirrorPosition
+from penstock.dedupe.position import DedupePosition
+from penstock.mirror.position import MirrorPosition
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.position import StagePosition
 
