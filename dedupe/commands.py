@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -27,8 +27,6 @@ from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
 from penstock.pipeline.stages.decision import fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.quarantine import came, note
-
-T = TypeVar("T")
 
 
 async def find_position(admin: Admin, stage: StageView, partition: int) -> DedupePosition | None:

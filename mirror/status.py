@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -51,14 +52,19 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
         topic = chosen.out_of(name, copied)
         if topic is not None and chosen.wants(topic):
             topics[copied] = topic
-    theirs = await _wanted(source, chosen)
+    theirs = set[str]()
+    with contextlib.suppress(*TRANSIENT):
+        theirs = await _wanted(source, chosen) if source is not None else theirs
     topics |= {chosen.into(name, topic): topic for topic in theirs}
     cluster = await target.metadata([*topics], refresh=True)
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
     silent_ms = silent_after_ms(config, config["penstock.mirror.linger.ms"])
-    ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
+    ahead: dict[TopicPartition, Ahead] = {}
+    with contextlib.suppress(*TRANSIENT):
+        wanted = [(topics[copied], number) for copied, number in lanes]
+        ahead = await look_ahead(source, wanted, silent_ms) if source is not None else ahead
     rows = []
     for into in lanes:
         tp = topics[into[0]], into[1]
@@ -78,25 +84,10 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     return rows
 
 
-async def _wanted(source: Admin | None, chosen: TopicChoice) -> set[str]:
-    """The topics of a source that are copied; none where it can't be asked now."""
-    if source is None:
-        return set()
-    try:
-        cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
-    except TRANSIENT:
-        return set()
+async def _wanted(source: Admin, chosen: TopicChoice) -> set[str]:
+    """The topics of a source that are copied."""
+    cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
     return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
-
-
-async def _ahead(source: Admin | None, tps: list[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
-    """What a source has; what can't be asked now is left out."""
-    if source is None:
-        return {}
-    try:
-        return await look_ahead(source, tps, silent_ms)
-    except TRANSIENT:
-        return {}
 
 
 def _empty(source: str, tp: tuple[str, int | None]) -> Row:
