@@ -180,7 +180,7 @@ failpoints: failpoints-stages failpoints-load
 EVERY_FAILPOINT = PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2
 failpoints-stages: build
 	$(EVERY_FAILPOINT) tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py tests/faults/test_mirror_decisions.py \
-	  tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py
+	  tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py tests/faults/test_dedupe_decisions.py
 failpoints-load: build
 	$(EVERY_FAILPOINT) tests/spark/test_etl_kills.py
 
