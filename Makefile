@@ -39,9 +39,9 @@ build/stamp-java: Makefile
 	$(call install,$(APT_JAVA))
 	@touch $@
 
-# The packages that requirements.lock pins. It holds for the boxes' Python and processor; any other gets the newest packages
-# that pyproject.toml allows. What builds source distributions comes first, so that pip fetches no other tools for that.
-IS_LOCKED := import platform, sys; sys.exit((sys.version_info[:2], platform.machine()) != ((3, 11), "x86_64"))
+# The packages that requirements.lock pins. It holds for the Pythons of Debian 12 and 13 on the boxes' processor; any other gets the
+# newest packages that pyproject.toml allows. What builds source distributions comes first, so that pip fetches no other tools for that.
+IS_LOCKED := import platform, sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 13)) or platform.machine() != "x86_64")
 PIP := PENSTOCK_MODULES=record.crc $(BIN)/python -m pip install -q --no-build-isolation
 build/stamp-venv: build/stamp-apt pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,7 +51,7 @@ build/stamp-venv: build/stamp-apt pyproject.toml requirements.lock
 	   $(PIP) --require-hashes --no-deps -r requirements.lock; \
 	   $(PIP) --no-deps -e .; \
 	 else set -e; \
-	   echo "requirements.lock is for Python 3.11 on x86_64: pip chooses the packages for this one"; \
+	   echo "requirements.lock is for Python 3.11 and 3.13 on x86_64: pip chooses the packages for this one"; \
 	   $(PIP) --upgrade pip 'setuptools>=77' wheel 'Cython>=3.1,<4'; \
 	   $(PIP) -e '.[etl,demo,bench,test,deploy]'; \
 	 fi

@@ -1,25 +1,29 @@
 """Writes the locks: every Python package that a build, a test or a Debian package gets, each file pinned by its hash.
 
 `make lock` runs it when a pin should move, `make lock KEEP=1` when pyproject.toml names a new package. Read the difference
-before you commit it. One resolution gives all three files, so that what is tested is what the packages carry. The pins are
-for the Python and the processor that this runs on, those of the boxes. No line says from where a file comes: its hash says
-which one it is.
+before you commit it. One resolution gives all three files, so that what is tested is what the packages carry. It is made with
+the Python of the boxes; where a version has another file for Debian 13's Python, the line has that file's hash, too. The pins
+are for the processor that this runs on. No line says from where a file comes: its hash says which one it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DEB = ROOT / "deploy" / "deb"
 INSTALLED = "Installed with --require-hashes --no-deps."
 # They build the others' source distributions, and are installed before them.
 TOOLS = ["pip", "wheel"]
+# The Python of Debian 13, and the newest glibc whose wheels Debian 12 can load, too.
+LATER_PYTHON, GLIBC = "3.13", 36
 
 
 def main() -> None:
@@ -50,19 +54,37 @@ def standing() -> dict[str, str]:
 
 def resolve(requirements: list[str], known: dict[str, str] | None = None) -> dict[str, str]:
     """Name -> its line, of all that pip would install for these in an empty environment. Known pins are kept."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
     fixed = [line.split()[0] for name, line in (known or {}).items() if name not in TOOLS]
     constraints = ROOT / "build" / "constraints.txt"
     constraints.parent.mkdir(exist_ok=True)
     constraints.write_text("".join(f"{line}\n" for line in fixed))
-    done = subprocess.run([*command, "-c", str(constraints), *requirements], capture_output=True, text=True, check=False)
+    files = chosen(["-c", str(constraints), *requirements])
+    for pin, later in chosen_later([pin for pin, file in files.items() if file["url"].endswith(".whl")]).items():
+        files[pin]["hashes"] = sorted({*files[pin]["hashes"], *later["hashes"]})
+    return {
+        pin.split("==")[0]: " ".join([pin, *(f"--hash=sha256:{one}" for one in file["hashes"])]) for pin, file in files.items()
+    }
+
+
+def chosen_later(pins: list[str]) -> dict[str, dict[str, Any]]:
+    """What `chosen` returns for the later Python, of versions that have wheels; a source distribution is the same for both."""
+    machine = platform.machine()
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)] + [f"manylinux2014_{machine}"]
+    options = ["--no-deps", "--only-binary", ":all:", "--target", str(ROOT / "build" / "none")]  # a dry run makes no folder
+    return chosen([*options, "--python-version", LATER_PYTHON, *(f"--platform={one}" for one in platforms), *pins])
+
+
+def chosen(arguments: list[str]) -> dict[str, dict[str, Any]]:
+    """NAME==VERSION -> address and hashes of the file, of all that pip would install in an empty environment."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(done.stderr)
     found = {}
     for one in json.loads(done.stdout)["install"]:
         name, version = one["metadata"]["name"].lower(), one["metadata"]["version"]
-        digest = one["download_info"]["archive_info"]["hashes"]["sha256"]
-        found[name] = f"{name}=={version} --hash=sha256:{digest}"
+        file = one["download_info"]
+        found[f"{name}=={version}"] = {"url": file["url"], "hashes": [file["archive_info"]["hashes"]["sha256"]]}
     return found
 
 
