@@ -121,15 +121,25 @@ test: build
 	@PYTHONPATH=tests $(BIN)/python -m support.spark_classes
 	$(PYTEST) --durations=50 tests
 
-# The tests that need none of it.
+# The tests that need none of it, or some of them: `make test-quick TESTS=tests/unit`.
+TESTS ?= tests
 .PHONY: test-quick
 test-quick: ext
-	$(PYTEST) -m "not kafka and not spark" --ignore tests/deploy tests
+	$(PYTEST) -m "not kafka and not spark" --ignore tests/deploy $(TESTS)
 
 # sdist -> wheel -> an empty virtual environment outside the checkout, where all that is promised of a package is tried.
 .PHONY: package
 package: build/stamp-venv
 	$(BIN)/python tests/package/run.py
+
+# Debian 13 (Python 3.13, RocksDB 9.10) in a chroot below build/, which is made the first time: the tree is built there, its quick
+# tests run, and the package is tried; as root.
+TESTS_13 ?= tests/unit tests/property tests/pipeline
+DEBIAN_13 := PYTHONPATH=tests $(PYTHON) -m support.debian13
+.PHONY: debian-13
+debian-13:
+	$(call install,debootstrap)
+	$(DEBIAN_13) --checkout make test-quick package TESTS="$(TESTS_13)"
 
 # The Debian packages, into dist/deb: REVISION sets a rebuild of the same version apart, ETL=1 builds penstock-etl too.
 REVISION ?=

@@ -26,9 +26,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 UNITS = ROOT / "deploy" / "units"
 WORK = ROOT / "build" / f"deb-{os.getpid()}"  # two builds at a time don't meet
-SYSTEM_PYTHON = "/usr/bin/python3.11"
-PYTHON_PACKAGE = "python3.11"
-SITE = Path("lib/python3.11/site-packages")
+# The modules that are packed were compiled for the Python that runs this: Debian has to have the same, 12 3.11 and 13 3.13.
+PYTHON_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SYSTEM_PYTHON = f"/usr/bin/{PYTHON_PACKAGE}"
+SITE = Path("lib", PYTHON_PACKAGE, "site-packages")
 JRE = "default-jre-headless | java17-runtime-headless"
 
 
@@ -42,6 +43,10 @@ def main() -> None:
     given = options.parse_args()
     if not re.fullmatch(r"[a-z0-9.]*", given.revision):
         sys.exit(f"the revision `{given.revision}` isn't made of small letters, digits and dots")
+    if not Path(SYSTEM_PYTHON).exists():
+        sys.exit(
+            f"the package needs {SYSTEM_PYTHON}, and this Debian has none\nhint: rm -r .venv; make PYTHON=/usr/bin/python3"
+        )
     os.umask(0o022)
     os.environ["SOURCE_DATE_EPOCH"] = _said(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]).strip() or "0"
     release = f"{__version__}+{given.revision}" if given.revision else __version__
@@ -120,13 +125,13 @@ class Package:
 def _fill_base(package: Package) -> dict[str, str]:
     """The virtual environment with Penstock, the units, and who it runs as."""
     _run([SYSTEM_PYTHON, "-m", "venv", "--without-pip", "--symlinks", str(package.prefix)])
-    python = str(package.prefix / "bin" / "python3.11")
+    python = str(package.prefix / "bin" / PYTHON_PACKAGE)
     install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-compile"]
     locked = ["--require-hashes", "--only-binary", ":all:", "-r", str(HERE / "requirements.lock")]
     _run([*install, *locked])
     _run([*install, str(_wheel())])
     # What stays in `bin` is the interpreter and the command, which sees nothing of its caller's Python settings.
-    kept = {"python", "python3", "python3.11"}
+    kept = {"python", "python3", PYTHON_PACKAGE}
     for path in (package.prefix / "bin").iterdir():
         if path.name not in kept:
             path.unlink()

@@ -45,6 +45,7 @@ Inside the test process
 Machines (`make deploy-test`)
 - `packages`: Debian packages and bundles of this checkout
 - `machines`: Debian in systemd-nspawn, and Ansible against it
+- `debian13`: commands in a Debian 13 (`make debian-13`)
 - `emulated`: Debian in an emulated machine
 - `fleet_world`: datacenters on such machines
 - `callbacks`: what Ansible itself loads: one that kills it

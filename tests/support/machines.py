@@ -58,13 +58,13 @@ def base() -> Path:
     return debian(BASE, PACKAGES)
 
 
-def debian(folder: Path, packages: str) -> Path:
-    """A folder with Debian and these packages (names with commas between them); made if it isn't there."""
+def debian(folder: Path, packages: str, suite: str = SUITE) -> Path:
+    """A folder with a Debian and these packages (names with commas between them); made if it isn't there."""
     if not folder.is_dir():
         part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.parent.mkdir(parents=True, exist_ok=True)
-        run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(part)])
+        run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, str(part)])
         part.rename(folder)
     return folder
 

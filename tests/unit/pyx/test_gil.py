@@ -40,7 +40,7 @@ os._exit(0)
     ],
 )  # fmt: skip
 def test_no_module_of_the_network_threads_can_take_the_lock(name: str) -> None:
-    (compiled,) = MODULES.glob(f"*/{name}.*.so")
+    (compiled,) = MODULES.glob(f"*/{name}.{sys.implementation.cache_tag}-*.so")
     # Cython takes the lock in a function without it by this call only, at an object or an exception. (Other modules have the
     # call for when a C++ container finds no memory.)
     assert b"PyGILState_Ensure" not in compiled.read_bytes()
