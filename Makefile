@@ -141,6 +141,21 @@ debian-13:
 	$(call install,debootstrap)
 	$(DEBIAN_13) --checkout make test-quick package TESTS="$(TESTS_13)"
 
+# Wheels with RocksDB and the codecs inside, for the Pythons of Debian 12 and 13, into dist/; to be built on Debian 12, which has no
+# Python 3.13 of its own.
+WHEELS ?= dist
+PYTHON_313 ?= $(shell python3.13 -c 'import sys; print(sys.executable)' 2>/dev/null)
+.PHONY: wheels wheels-test
+wheels: ext
+	@test -n "$(PYTHON_313)" || { echo "there is no python3.13 for the second wheel, and Debian 12 has none"; \
+	  echo "hint: make wheels PYTHON_313=PATH, with a Python that pyenv or uv installed"; exit 1; }
+	flock build/lock $(BIN)/python deploy/wheels.py --out $(WHEELS) $(BIN)/python $(PYTHON_313)
+
+# Each of them in empty environments, on this Debian and on Debian 13; as root.
+wheels-test: wheels
+	$(call install,debootstrap)
+	PYTHONPATH=tests $(BIN)/python tests/package/wheels.py $(BIN)/python $(PYTHON_313)
+
 # The Debian packages, into dist/deb: REVISION sets a rebuild of the same version apart, ETL=1 builds penstock-etl too.
 REVISION ?=
 ETL ?=
@@ -163,10 +178,9 @@ bundle:
 .PHONY: release
 release: build/stamp-venv
 	$(BIN)/python deploy/release.py begin
+	$(MAKE) wheels WHEELS=dist/release
 	$(MAKE) bundle
 	flock build/lock $(BIN)/python -m build --sdist --no-isolation --outdir dist/release
-	flock build/lock $(BIN)/python deploy/wheel.py --out dist/release
-# `$(MAKE) wheels` is called here once that target is there; until then the wheel links the RocksDB and codecs of this Debian.
 	$(BIN)/python deploy/release.py end
 
 # From nothing to a running pipeline on machines of its own (systemd-nspawn, and one that is emulated; as root), with plays killed

@@ -24,7 +24,8 @@ SUMS = "SHA256SUMS"
 # What is published -> the pattern of its file.
 PARTS = {
     "sdist": f"penstock-{__version__}.tar.gz",
-    "wheel": f"penstock-{__version__}-*.whl",
+    "wheel for Python 3.11": f"penstock-{__version__}-cp311-*manylinux*.whl",
+    "wheel for Python 3.13": f"penstock-{__version__}-cp313-*manylinux*.whl",
     "package of Debian": f"penstock-{__version__}_{__version__}_*.deb",
     "package of Debian for nights": f"penstock-etl-{__version__}_{__version__}_*.deb",
     "bundle": f"penstock-bundle-{__version__}.tar",

@@ -133,12 +133,15 @@ def test_a_release_has_the_changelogs_section_and_a_checksum_of_each_file(tree: 
     code, words = release(tree, "end")
     assert (
         code == 1
-        and "has no sdist, no wheel, no package of Debian, no package of Debian for nights, no bundle\nhint: " in words
+        and "has no sdist, no wheel for Python 3.11, no wheel for Python 3.13, no package of Debian, "
+        "no package of Debian for nights, no bundle\nhint: "
+        in words
     )
     (dist / "deb").mkdir()
     made = [
         folder / f"penstock-{__version__}.tar.gz",
-        folder / f"penstock-{__version__}-cp311-cp311-linux_x86_64.whl",
+        folder / f"penstock-{__version__}-cp311-cp311-manylinux_2_36_x86_64.whl",
+        folder / f"penstock-{__version__}-cp313-cp313-manylinux_2_36_x86_64.whl",
         *(dist / "deb" / f"{name}-{__version__}_{__version__}_amd64.deb" for name in ("penstock", "penstock-etl")),
         dist / f"penstock-bundle-{__version__}.tar",
     ]

@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import distribution, version
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.broker import Broker
 
@@ -34,6 +36,18 @@ def test_the_licence_comes_along() -> None:
 def test_nothing_but_penstock_is_installed_at_the_top() -> None:
     site = Path(penstock.__file__).parents[1]
     assert [name for name in ("broker", "mirror", "dedupe", "pipeline", "pyx", "bench") if (site / name).exists()] == []
+
+
+def test_libraries_in_the_wheel_are_those_that_are_loaded() -> None:
+    """A wheel for other machines finds no RocksDB there, and must not take one of another version where there is one."""
+    site = Path(penstock.__file__).parents[1]
+    if not (site / "penstock.libs").is_dir():
+        pytest.skip("this wheel was built for its own machine and takes that one's libraries")
+    program = "import penstock.pyx.ids.store, penstock.pyx.record.codec; print(open('/proc/self/maps').read())"
+    mapped = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    libraries = {Path(path) for path in re.findall(r"(/.*/lib(?:rocksdb|snappy|lz4|zstd)[^/\n]*)$", mapped, re.M)}
+    assert len(libraries) == 4
+    assert [path for path in libraries if path.parent != site / "penstock.libs"] == []
 
 
 def test_a_broker_process_serves_the_daily_commands(tmp_path: Path) -> None:

@@ -1,17 +1,18 @@
-"""Makes the sdist, from it the wheel, installs that in an empty virtual environment and tries there what it promises.
+"""Installs a wheel in an empty virtual environment and tries there what it promises.
 
-Nothing of the checkout is on the path of what runs: `installed.py` is copied away and run by the new environment's pytest.
+Without `--wheel` it makes the sdist, and from it the wheel. Nothing of the checkout is on the path of what runs: `installed.py`
+is copied away and run by the new environment's pytest.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -21,19 +22,30 @@ FOR_READERS = {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "ROADMAP.m
 
 def main() -> None:
     """Exits with the first command's code that fails."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--wheel", type=Path, help="by default one is made")
+    options.add_argument("--python", default=sys.executable, help="the Python whose environment the wheel goes into")
+    given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-package-") as folder:
-        made, away = Path(folder, "dist"), Path(folder, "a b")  # users' folders have blanks in their names
+        away = Path(folder, "a b")  # users' folders have blanks in their names
         away.mkdir()
-        lock = ROOT / "build" / "lock"  # only one setup.py at a time writes penstock.egg-info
-        _run(["flock", str(lock), sys.executable, "-m", "build", "--outdir", str(made), str(ROOT)], away, quiet=True)
-        _look_into_sdist(*made.glob("*.tar.gz"))
-        (wheel,) = made.glob("*.whl")
+        wheel = given.wheel.resolve() if given.wheel else _made(Path(folder, "dist"), away)
         environment = away / "venv"
-        venv.create(environment, with_pip=True)
+        found = Path(shutil.which(given.python) or given.python).absolute()  # a link of a virtual environment stays that
+        _run([str(found), "-m", "venv", str(environment)], away)
         python = str(environment / "bin" / "python")
         _run([python, "-m", "pip", "install", "-q", str(wheel), "pytest"], away)
         shutil.copy(HERE / "installed.py", away / "test_installed.py")
         _run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_installed.py"], away)
+
+
+def _made(folder: Path, away: Path) -> Path:
+    """The wheel of this checkout, as a packager makes it, with nothing inside but what is ours."""
+    lock = ROOT / "build" / "lock"  # only one setup.py at a time writes penstock.egg-info
+    _run(["flock", str(lock), sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], away, quiet=True)
+    _look_into_sdist(*folder.glob("*.tar.gz"))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def _look_into_sdist(archive: Path) -> None:
