@@ -306,10 +306,10 @@ class Soak:
         for partition in range(PARTITIONS):
             put_back(kept / f"{STORMY}-{partition}", broker.data)
         broker.start()
-        self._operate(source, "the source was restored from a copy", at="earliest")
+        self._operate(source, "the source was restored from a copy")
 
     # --- the operator -----------------------------------------------------------------------------------------
-    def _operate(self, source: str, why: str, at: str = "start") -> None:
+    def _operate(self, source: str, why: str) -> None:
         """Do for each partition of a source that stops what the words say, until all have gone on."""
         end = time.monotonic() + LIMIT_S
         while not self._is_copied(STORMY):
@@ -323,7 +323,7 @@ class Soak:
                     raise Wrong(f"the words give no way on: {row['why']}")
                 self.events["partitions that an operator let go on"] += 1
                 lane = f"{STORMY}:{row['partition']}"
-                self.run("mirror", "begin", source, lane, "--at", at, "--because", why)
+                self.run("mirror", "begin", source, lane, "--at", "earliest", "--because", why)
             if time.monotonic() > end:
                 raise Wrong(f"{source}/{STORMY} did not go on: {self._lanes()}\n{self.mirror.text()[-4000:]}")
             time.sleep(0.3)
