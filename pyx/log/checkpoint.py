@@ -419,6 +419,8 @@ class Checkpoints:
             self._starts |= starts
             overdue = self._overdue
             self._written, self._overdue = True, False
+        if ours is None and not due:
+            return
         try:
             if ours is not None:
                 _replace(self._folder / OURS, ours, sync=True)
