@@ -26,7 +26,7 @@ from penstock.pipeline.job import moved_topic
 from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
 from penstock.pipeline.stages.decision import fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.quarantine import came, note
+from penstock.pipeline.stages.quarantine import Quarantine, came, note
 
 
 async def find_position(admin: Admin, stage: StageView, partition: int) -> DedupePosition | None:
@@ -56,7 +56,8 @@ async def decide(admin: Admin, stage: StageView, partition: int, change: Change,
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
     name = identity(stage.config["penstock.dedupe.name"], tp)
-    async with fenced(admin, name, stage.group, tp, f"{tp[0]}-{tp[1]}", "penstock dedupe status") as decision:
+    called = f"{tp[0]}-{tp[1]}"
+    async with fenced(admin, Quarantine(admin), name, stage.group, tp, called, "penstock dedupe status") as decision:
         what, after = change(await find_position(admin, stage, partition))
         await decision.send([note(what.encode(), came(tp, after.offset, because))])
         await decision.commit(after)

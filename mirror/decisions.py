@@ -23,7 +23,7 @@ from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.address import LogPlace
 from penstock.pipeline.stages.decision import Decision, fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.quarantine import chunks, note
+from penstock.pipeline.stages.quarantine import Quarantine, chunks, note
 from penstock.pipeline.stages.sourcelog import SourceLog
 from penstock.pipeline.stages.topics import TopicChoice
 
@@ -47,6 +47,7 @@ class Desk:
         self._timeouts = timeouts
         self._source = Admin(job.sources(config)[source], **client)
         self._target = Admin(config["bootstrap.servers"], **client)
+        self._quarantine = Quarantine(self._target)  # looked at once for all lanes
 
     async def __aenter__(self) -> Self:
         await self._target.start(self._timeouts.contact_ms)
@@ -134,7 +135,9 @@ class Desk:
             return await self._commit(decision, lane, "retry", before, before)
 
     def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
-        return fenced(self._target, lane.transactional_id, lane.group, lane.into, lane, "penstock mirror status")
+        return fenced(
+            self._target, self._quarantine, lane.transactional_id, lane.group, lane.into, lane, "penstock mirror status"
+        )
 
     async def _position(self, lane: Identity) -> MirrorPosition | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]

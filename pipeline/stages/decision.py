@@ -50,12 +50,13 @@ class Decision:
 
 @contextlib.asynccontextmanager
 async def fenced(
-    target: Admin, identity: str, group: str, tp: TopicPartition, name: object, status: str
+    target: Admin, quarantine: Quarantine, identity: str, group: str, tp: TopicPartition, name: object, status: str
 ) -> AsyncIterator[Decision]:
-    """Take an identity to decide about a partition of a group. `name` is what messages call the partition, `status` the command
-    that shows where it stands. Raises OperatorNeeded when another process took the identity meanwhile, KafkaError.
+    """Take an identity to decide about a partition of a group. `quarantine` is the target's, `name` is what messages call the
+    partition, `status` the command that shows where it stands. Raises OperatorNeeded when another process took the identity
+    meanwhile, KafkaError.
     """
-    place = await Quarantine(target).place(tp[1])
+    place = await quarantine.place(tp[1])
     sender = TransactionalSender(target, identity)
     await sender.init()
     try:
