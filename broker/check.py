@@ -11,14 +11,14 @@ import fcntl
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, refused
 from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, read_meta
 from penstock.broker.logs.lock import LOCK
-from penstock.broker.logs.logdirs import ids_of
+from penstock.broker.logs.logdirs import NOT_LISTED, ids_of, not_there
 from penstock.broker.logs.overlap import overlap
 from penstock.broker.store import sound
 from penstock.broker.store.base import StoreError, paths
@@ -60,12 +60,11 @@ def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener],
 def offline(node_id: int, folders: Sequence[Path], forget: Path | None = None) -> list[str]:
     """The log folders that the metadata store knows, places partitions in, and that a start would not find: sentences. Such a
     start works, without them. forget: a log folder to give up."""
-    store, name = folders[0] / STORE, paths.log_dirs(node_id)
+    store = folders[0] / STORE
     try:
-        data = sound.node(store, name) if store.is_file() else None
-        if data is None:
+        known = _known(node_id, store)
+        if not known:
             return []
-        known = Fields.read(name, data).texts("dirs")
         held = Counter(
             Fields.read(path, state).text_of_one("directories")
             for path, state in sound.below(store, paths.TOPICS).items()
@@ -75,7 +74,7 @@ def offline(node_id: int, folders: Sequence[Path], forget: Path | None = None) -
         there = {read_meta(meta, node_id)[1].get(DIRECTORY_ID, "") for meta in metas}
         given_up = set() if forget is None else ids_of(forget, known)
     except (FolderError, OSError, StoreError):
-        return []  # `faults` says it
+        return []  # What is wrong with a folder `faults` says; whether the store is sound, only the start.
     lost = {one: Path(path) for one, path in known.items() if held[one] and one not in there | given_up}
     return [
         f"the log folder `{path}` {_absence(path, folders)}: its {held[one]} partitions would answer KAFKA_STORAGE_ERROR"
@@ -85,23 +84,24 @@ def offline(node_id: int, folders: Sequence[Path], forget: Path | None = None) -
 
 def _absence(path: Path, folders: Sequence[Path]) -> str:
     if path not in [folder.absolute() for folder in folders]:
-        return "was there before and isn't in `log.dirs` now"
-    if not path.is_dir():
-        return "was there before and is missing now (is its disk mounted?)"
-    if not (path / META).is_file():
-        return "was there before and is empty now (is its disk mounted?)"
-    return "was there before and is another folder now"
+        return NOT_LISTED
+    return "was there before and is another folder now" if (path / META).is_file() else not_there(path)
 
 
 def _forgettable(node_id: int, store: Path, forget: Path) -> list[str]:
     """Whether the store knows a log folder that is to be forgotten."""
-    name = paths.log_dirs(node_id)
     try:
-        data = sound.node(store, name) if store.is_file() else None
-        ids_of(forget, {} if data is None else Fields.read(name, data).texts("dirs"))
+        ids_of(forget, _known(node_id, store))
     except (FolderError, StoreError) as error:
         return [str(error)]
     return []
+
+
+def _known(node_id: int, store: Path) -> Mapping[str, str]:
+    """The log folders that the store knows, path by id. Raises StoreError."""
+    name = paths.log_dirs(node_id)
+    data = sound.node(store, name) if store.is_file() else None
+    return {} if data is None else Fields.read(name, data).texts("dirs")
 
 
 def _access(folder: Path) -> list[str]:

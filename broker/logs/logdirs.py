@@ -53,7 +53,7 @@ MOVING = ".moving"
 folder that it is a copy of: the copy wasn't opened yet, so that all its batches are in that one."""
 _REMNANT = re.compile(rf".+-\d+\.[0-9a-f]{{32}}({FUTURE}|{DELETED})\Z")
 NEW = "it is new"
-_FUTURE = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{FUTURE}\Z")
+NOT_LISTED = "was there before and isn't in `log.dirs` now"
 _BATCH_HEAD = struct.Struct(">qi4xb6xi")
 """Base offset, length, magic and (of magic 2) last offset delta of a batch."""
 
@@ -191,8 +191,7 @@ class LogDirs:
             self._admit_one(log_dir, before if log_dir is not self._dirs[0] else "", holding)
         for one, path in missing.items():
             if holding.get(one):
-                why = "it was there before and isn't in `log.dirs` now"
-                lost = LogDir(Path(path), None, Ballast(Path(path), 0), why, id=one)
+                lost = LogDir(Path(path), None, Ballast(Path(path), 0), f"it {NOT_LISTED}", id=one)
                 # The store places nothing there, and it isn't empty: it may be the same folder under another path.
                 moved = [log_dir for log_dir in self._dirs if log_dir.partitions and not holding.get(log_dir.id)]
                 _tell_lost(lost, holding[one], {log_dir.path: len(log_dir.partitions) for log_dir in moved})
@@ -216,8 +215,7 @@ class LogDirs:
             )
             _tell_lost(log_dir, held, here_too, before)
         elif before and log_dir.error == NEW:
-            is_there = log_dir.path.is_dir()
-            log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now (is its disk mounted?)"
+            log_dir.error = f"it {not_there(log_dir.path)}"
             _tell_lost(log_dir, held, {})
         elif log_dir.error == NEW:
             made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast, self._flushes)
@@ -393,6 +391,11 @@ def ids_of(forget: Path, known: Mapping[str, str]) -> set[str]:
     return ids
 
 
+def not_there(path: Path) -> str:
+    """What happened to a log folder that a start doesn't find, though `log.dirs` has it."""
+    return f"was there before and is {'empty' if path.is_dir() else 'missing'} now (is its disk mounted?)"
+
+
 def beside(log_dir: LogDir, key: Key, ending: str) -> Path:
     """Another path of a log folder for a partition's files, as Kafka names such: at most 255 bytes."""
     name, index = key
@@ -556,7 +559,7 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, fl
     try:
         ballast.release_left()
         for entry in path.iterdir():
-            if _FUTURE.match(entry.name) and entry.is_dir() and not foreign(entry):
+            if is_remnant(entry.name) and entry.name.endswith(FUTURE) and entry.is_dir() and not foreign(entry):
                 remove_folder(entry)  # A move that was cut short.
         held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and _is_partition(entry)}
     except OSError as error:
