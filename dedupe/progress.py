@@ -46,10 +46,15 @@ class Progress:
         if stats is None or time.monotonic() - self._reported < REPORT_S:
             return
         self._reported = time.monotonic()
-        window_s = max(0, time.time_ns() // 1_000_000 - stats["oldest_ms"]) // 1000 if stats["oldest_ms"] else 0
         self._log.info(
             "read %d, dropped %d, without id %d, misplaced %d, quarantined %d, behind %d; ids %d, database %d bytes in %d "
             "files, window %d s",
             *(at.read, at.dropped, at.without_id, at.misplaced, at.quarantined, max(0, behind)),
-            *(stats["ids_in_memory"] + stats["ids_in_files"], stats["size_bytes"], stats["files"], window_s),
+            *(stats["ids_in_memory"] + stats["ids_in_files"], stats["size_bytes"], stats["files"], window_s(stats)),
         )
+
+
+def window_s(stats: Mapping[str, int]) -> int:
+    """The age of the oldest id in a store's files, by its `stats`; 0: there is none."""
+    oldest_ms = stats["oldest_ms"]
+    return max(0, time.time_ns() // 1_000_000 - oldest_ms) // 1000 if oldest_ms else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder
 from penstock.dedupe.position import DedupePosition
+from penstock.dedupe.progress import window_s
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, view_command
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
@@ -185,12 +185,11 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
         return {**unknown, "running": folder.is_held(), "store_error": str(error)}
     stats, kept_to = store.stats(), store.kept_to
     store.close()
-    oldest_ms = stats["oldest_ms"]
     return {
         "running": folder.is_held(),
         "ids": stats["ids_in_files"],
-        "oldest_ms": oldest_ms,
-        "window_s": max(0, time.time_ns() // 1_000_000 - oldest_ms) // 1000 if oldest_ms else 0,
+        "oldest_ms": stats["oldest_ms"],
+        "window_s": window_s(stats),
         "size_bytes": stats["size_bytes"],
         "files": stats["files"],
         "only_in_memory": max(0, written_to - kept_to),

@@ -24,6 +24,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
 from penstock.pipeline.commands.common import admin_only, chosen_partitions, cluster
 from penstock.pipeline.options import MOMENTS, Invocation, moment
+from penstock.pipeline.stages.hints import address
 
 if TYPE_CHECKING:
     from penstock.pipeline.commands.arrow import Table
@@ -81,7 +82,7 @@ def command(
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
     except CorruptBatchError as error:
-        where = f"`penstock consume {quoted(f'{error.tp[0]}:{error.tp[1]}')} --from {quoted(f'@{error.next_offset}')}`"
+        where = f"`penstock consume {quoted(address(error.tp))} --from {quoted(f'@{error.next_offset}')}`"
         raise click.ClickException(
             f"{error}; {where} goes on behind it, and `penstock log verify` on the broker's machine says what is damaged"
         ) from None
@@ -117,7 +118,7 @@ async def _range(
 def _check_range(tp: TopicPartition, offset: int, first: int, end: int, what: str) -> None:
     """See that the log has an offset, or ends there. Raises KafkaError."""
     if not first <= offset <= end:
-        text = f"{tp[0]}:{tp[1]} holds offsets {first} to {end}, not {offset}, {what}"
+        text = f"{address(tp)} holds offsets {first} to {end}, not {offset}, {what}"
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
 
 
