@@ -1,7 +1,7 @@
 """The ids that a worker has seen: those of its output, in memory and in the RocksDB of its folder.
 
-The output is the truth. What the store lacks is read again from there before any input is looked at (`repair.py`); ids are
-added only once the transaction that carries their records is committed.
+The output is the truth. The worker reads the ids that the store lacks again from there, before it reads any input
+(`repair.py`). It adds ids only after the transaction that carries their records is committed.
 """
 
 from __future__ import annotations
