@@ -115,7 +115,7 @@ class Cut:
         into = {(self._input, partition): (topic, partition) for _, partition in tps}
         committed = await self._target.committed(job.mirror_group(self._config, name), into)
         positions = {into[tp]: position for tp, position in committed.items()}
-        missing += await self._elsewhere(cluster, topic, positions)
+        missing += await self._elsewhere(cluster, tps, positions)
         behind = await self._behind(cluster, known, positions)
         missing += [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}{why}" for tp, at, end, why in behind]
         return missing
@@ -145,43 +145,44 @@ class Cut:
 
     async def _not_read(self, topic: str, goals: Offsets) -> list[str]:
         """What dedupe hasn't read of a topic up to its goals, one sentence each."""
-        group = job.dedupe_group(self._config)
-        positions = await self._target.committed(group, goals)
-        elsewhere = await self._elsewhere(self._target, topic, positions)
+        positions = await self._target.committed(job.dedupe_group(self._config), goals)
+        elsewhere = await self._elsewhere(self._target, goals, positions)
         behind = await self._behind(self._target, goals, positions)
-        if topic != self._input and behind:
-            # Why the worker of a partition stands still is noted at the input alone.
-            of_input = await self._target.committed(group, [(self._input, tp[1]) for tp, *_ in behind])
-            behind = [(tp, at, end, _and(of_input.get((self._input, tp[1])))) for tp, at, end, _ in behind]
-        return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in _first(behind)]
+        return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in behind]
 
     async def _elsewhere(
-        self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, CommittedPosition]
+        self, cluster: ClusterView, tps: Iterable[TopicPartition], positions: Mapping[TopicPartition, CommittedPosition]
     ) -> list[str]:
-        """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
-        topic_id = (await cluster.topic(topic)).topic_id.hex()
-        ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
-        recreated = [tp for tp, position in positions.items() if position.topic_id not in ("", topic_id)]
-        cut = [tp for tp, position in positions.items() if tp not in recreated and position.offset > ends[tp]]
-        return [f"{cluster.name}: {tp[0]}-{tp[1]} was recreated since it was read last" for tp in recreated] + [
-            f"{cluster.name}: {tp[0]}-{tp[1]} was read up to {positions[tp].offset}, but ends at {ends[tp]}: it was cut back"
-            for tp in cut
-        ]
+        """The partitions whose log, as it is now, doesn't go on at the position of the stage that reads it, one sentence each:
+        the position says nothing of what the log holds, or what lay between the two is gone."""
+        tps = list(tps)
+        starts = await cluster.offsets(tps, EARLIEST)
+        ends = await cluster.offsets(tps, LATEST, stable=False)
+        topic_ids = {topic: (await cluster.topic(topic)).topic_id.hex() for topic in {topic for topic, _ in tps}}
+        found = [(tp, _break(positions.get(tp), topic_ids[tp[0]], starts[tp], ends[tp])) for tp in tps]
+        return [f"{cluster.name}: {tp[0]}-{tp[1]} {words}" for tp, words in found if words]
 
     async def _behind(
         self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> list[Behind]:
-        """The partitions whose position has records before its goal, those first that stand still."""
+        """The partitions whose position has records before its goal, or whose stage stands still there, those first."""
+        standing = [
+            (tp, position.offset, goals[tp], f" and {position.stands}")
+            for tp, position in positions.items()
+            if tp in goals and position.stands
+        ]
         short = {tp: goal for tp, goal in goals.items() if tp not in positions or positions[tp].offset < goal}
+        for tp, *_ in standing:
+            short.pop(tp, None)
         if not short:
-            return []
+            return standing
         starts = await cluster.offsets(short, EARLIEST)
         behind: list[Behind] = []
         for tp, goal in short.items():
             at = positions[tp].offset if tp in positions else starts[tp]
             if at < goal and (goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)):
-                behind.append((tp, at, goal, _and(positions.get(tp))))
-        return _first(behind)
+                behind.append((tp, at, goal, ""))
+        return standing + behind
 
     def _check_count(self, cluster: ClusterView, topic: str, tps: list[TopicPartition], others: list[TopicPartition]) -> None:
         if len(tps) != len(others):
@@ -292,14 +293,20 @@ class Goals:
         self.output: Offsets = {}
 
 
-def _and(position: CommittedPosition | None) -> str:
-    """Why a stage stands still at a position, as the end of a sentence."""
-    return f" and {position.stands}" if position is not None and position.stands else ""
+def _break(position: CommittedPosition | None, topic_id: str, start: int, end: int) -> str:
+    """Why a log with this id, start and end doesn't go on at a position in it, as the end of a sentence; empty where it does.
 
-
-def _first(behind: list[Behind]) -> list[Behind]:
-    """Those first that wait for an operator: the others come by themselves."""
-    return sorted(behind, key=lambda one: not one[3])
+    A stage commits a position wherever it begins, so that one that isn't there has expired, or was never given.
+    """
+    if position is None:
+        return f"starts at {start}, and no position says what was read of the records before" if start > 0 else ""
+    if position.topic_id not in ("", topic_id):
+        return "was recreated since it was read last"
+    if position.offset > end:
+        return f"was read up to {position.offset}, but ends at {end}: it was cut back"
+    if position.offset < start:
+        return f"was read up to {position.offset}, but starts at {start}: the records between are gone"
+    return ""
 
 
 def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> None:

@@ -160,15 +160,46 @@ def test_a_stage_that_stands_still_is_said_first(world: World, state: str, shown
     world.arrive()
     stop(world, dedupe, 3, state, "its output was cut back")
     assert missing(world) == [f"dedupe: {world.topic}-1 is done up to 3 of 10 and {shown}: its output was cut back"]
-    # Of the records that move the reason is noted at the input, too.
+    # A stage that stands still is complete nowhere, whatever it has passed.
     stop(world, dedupe, 10, state, "its output was cut back")
+    assert missing(world) == [f"dedupe: {world.topic}-1 is done up to 10 of 10 and {shown}: its output was cut back"]
+    stop(world, mirror, 10, state, "the disk is bad")
+    first, second = missing(world, everywhere=True)
+    assert first.endswith(f"{world.topic}-1 is mirrored up to 10 of 10 and {shown}: the disk is bad")
+    assert second.startswith("dedupe: ")
+    world.arrive()
+    assert missing(world) == []
+
+
+@pytest.mark.parametrize("group", ["penstock-mirror.mirror.one", "penstock-dedupe.dedupe"])
+def test_records_that_retention_took_from_a_stage_are_missing(world: World, group: str) -> None:
+    """Though nothing younger is there, and whether the position was overtaken or has expired."""
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    world.commit(group, [4, 10])
+    world.delete_records_before(10, world.topic)
+    (words,) = missing(world)
+    assert words.endswith(f"{world.topic}-0 was read up to 4, but starts at 10: the records between are gone")
+    world.commit(group, [10, 10])
+    assert missing(world) == []
+    world.admin.delete_consumer_groups([group])[group].result(30)
+    found = missing(world)
+    assert [words[words.index(world.topic) :] for words in found] == [
+        f"{world.topic}-{partition} starts at 10, and no position says what was read of the records before"
+        for partition in (0, 1)
+    ]
+
+
+def test_moved_records_that_retention_took_are_missing(world: World) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
     moved = f"{world.topic}.moved"
     world.admin.create_topics([NewTopic(moved, 2, 1)])[moved].result(30)
     send(world, moved, day_ms(NIGHT), 3)
-    assert missing(world) == [
-        f"dedupe: {moved}-1 is done up to 0 of 3 and {shown}: its output was cut back",
-        f"dedupe: {moved}-0 is done up to 0 of 3",
-    ]
+    world.commit("penstock-dedupe.dedupe", [1, 3], moved)
+    world.delete_records_before(3, moved)
+    (words,) = missing(world)
+    assert words.endswith(f"{moved}-0 was read up to 1, but starts at 3: the records between are gone")
 
 
 def test_positions_of_a_stage_that_never_rests_are_read(world: World) -> None:

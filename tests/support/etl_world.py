@@ -180,9 +180,9 @@ class World:
         """The folder of the table `raw`."""
         return str(self.folder / "raw")
 
-    def delete_records_before(self, offset: int) -> None:
-        """Delete the first records of the output topic."""
-        topic = f"{self.topic}.deduped"
+    def delete_records_before(self, offset: int, topic: str = "") -> None:
+        """Delete the first records of the output topic (or another one)."""
+        topic = topic or f"{self.topic}.deduped"
         before = [TopicPartition(topic, partition, offset) for partition in range(PARTITIONS)]
         for future in self.admin.delete_records(before).values():
             future.result(30)
