@@ -180,7 +180,9 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
             was = "none" if before is first else before.offset
-            return f"position {was} -> {at}", replace(before, offset=at, leader_epoch=-1, moved_id="", again=again)
+            return f"position {was} -> {at}", replace(
+                before, offset=at, leader_epoch=-1, last_batch=None, moved_id="", again=again
+            )
 
         for _ in range(TRIES):
             with contextlib.suppress(_Moved):  # its worker went on meanwhile; once it is fenced, it stays away for a session

@@ -179,9 +179,10 @@ class DedupeWorker:
     async def start(self) -> dict[TopicPartition, int]:
         """The offsets to read from. Raises OperatorNeeded when the input is not the one of the position."""
         await self.check()
+        before = [each.position for each in self._inputs]
         for each in self._inputs:
-            await each.log.check(each.position.offset, each.position.leader_epoch)
-        if self.position.stopped or self.position.stalled:
+            each.position = await each.log.check(each.position)
+        if self.position.stopped or self.position.stalled or before != [each.position for each in self._inputs]:
             await self.refresh()  # what it stood still for is over
         self._log.info("reads from offset %d", self.position.offset)
         return {each.tp: each.position.offset for each in self._inputs}
@@ -236,14 +237,14 @@ class DedupeWorker:
         for part in fetched:
             if part.topic_id is not None:
                 check_id(read.name, part.topic_id.hex(), read.position.topic_id, self.tp[0])
-        leader_epoch = await read.log.check_fetched(fetched, read.position.offset, read.position.leader_epoch)
+        passed = await read.log.check_fetched(fetched, read.position)
         batches = [batch for part in fetched for batch in part.batches]
         try:
             sifted = await self.ids.sift(batches, read.position.offset, read.rules)
             failpoint(SIFTED)
             if sifted.moved and not self.position.moved_id:
                 await self._make_moved_topic()
-            complete_to = await self._publish(read, sifted, fetched[-1].next_offset, leader_epoch)
+            complete_to = await self._publish(read, sifted, passed)
             failpoint(COMMITTED)
             await self.ids.add(sifted.ids, complete_to)
         except TooLarge as error:
@@ -259,10 +260,13 @@ class DedupeWorker:
         await make_topic(self._admin, topic, partitions, configs)
         raise StartsOver(f"the first ids that belong into other partitions: they go there by way of `{topic}`")
 
-    async def _publish(self, read: Input, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
-        """Output and input position in one transaction; the output offset up to which its ids are complete then."""
+    async def _publish(self, read: Input, sifted: Sifted, passed: DedupePosition) -> int:
+        """Output and input position in one transaction; the output offset up to which its ids are complete then.
+
+        `passed` is the position after what was sifted, with the counters of before.
+        """
         sender, before = self._sender, read.position
-        self._attempted = self.own_offsets[0] - before.offset + next_offset
+        self._attempted = self.own_offsets[0] - before.offset + passed.offset
         assert sender is not None, "take the identity first"
         aside = [*sifted.aside, *(piece for batch in sifted.corrupt for piece in corrupt_batch(batch, read.tp))]
         place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
@@ -281,10 +285,10 @@ class DedupeWorker:
         except Refused as error:
             raise OperatorNeeded(
                 f"`{into[0]}` refuses a batch of what is read of `{read.tp[0]}` from offset {before.offset} up to "
-                f"{next_offset}: {error}; change that topic's configs, then start the stage again"
+                f"{passed.offset}: {error}; change that topic's configs, then start the stage again"
             ) from error
         failpoint(PUBLISHED)
-        after = {self.tp: self.position, read.tp: _counted(before, sifted, next_offset, leader_epoch)}
+        after = {self.tp: self.position, read.tp: _counted(passed, sifted)}
         end = max(self.position.output_end, complete_to)
         after[self.tp] = replace(after[self.tp], output_end=end, stopped="", stalled="")
         await self._send_positions(sender, after)
@@ -314,13 +318,11 @@ class DedupeWorker:
         await self.ids.close(self._log)
 
 
-def _counted(before: DedupePosition, sifted: Sifted, offset: int, leader_epoch: int) -> DedupePosition:
-    """The position behind what was sifted."""
+def _counted(before: DedupePosition, sifted: Sifted) -> DedupePosition:
+    """A position with the counters of what was sifted added."""
     corrupt = sum(records_of(batch) for batch in sifted.corrupt)
     return replace(
         before,
-        offset=offset,
-        leader_epoch=leader_epoch,
         read=before.read + sifted.read + corrupt,
         written=before.written + sifted.written,
         dropped=before.dropped + sifted.dropped,

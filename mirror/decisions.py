@@ -100,9 +100,10 @@ class Desk:
                 topic_id=theirs.topic_id,
                 target_id=ours.topic_id,
                 leader_epoch=-1,
+                last_batch=None,
                 cluster=(await self._source.metadata([])).cluster_id or "",
             )
-            return await self._commit(decision, lane, "begin", before, after)
+            return await self._commit(decision, lane, "begin", before, await self._log(lane).noted(after))
 
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
@@ -121,7 +122,7 @@ class Desk:
             before.check_topic(topic_id, hints.to_begin(lane.address))
             stretch = Stretch(self._source, tp, topic_id, before.offset, to)
             await stretch.check()
-            after = replace(before.passing(to), leader_epoch=-1)
+            after = await self._log(lane).noted(replace(before.passing(to), leader_epoch=-1, last_batch=None))
             return await self._commit(decision, lane, "skip", before, after, stretch)
 
     async def retry(self, lane: Identity) -> Moved | str:
@@ -156,7 +157,7 @@ class Desk:
         if offset >= known.offset:
             return known.again_records
         try:
-            await self._log(lane).check(known.offset, known.leader_epoch)
+            await self._log(lane).check(known)
         except OperatorNeeded:  # it was cut back: of what was copied it has what lies before the offset, at most
             return known.records - await self._copied(lane, known, start, offset)
         return known.again_records + await self._copied(lane, known, offset, known.offset)

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.errors import ErrorCode, raise_for
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import committed_only, split_sound
-from penstock.pipeline.clients.metadata import NO_TOPIC_ID
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.recordcount import is_wrapper, records_of, records_within
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+from penstock.pyx.wire.messages import FetchResponse
 
 FETCH_BYTES = 4 << 20
 
@@ -84,23 +83,10 @@ class Stretch:
             offset = behind
 
     async def _fetch(self, offset: int) -> FetchResponse.PartitionData:
-        place = FetchRequest.FetchPartition(partition=self._tp[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            isolation_level=1,  # so that the answer says which transactions were aborted
-            topics=[FetchRequest.FetchTopic(topic=self._tp[0], topic_id=self._topic_id or NO_TOPIC_ID, partitions=[place])],
+        # Read committed, so that the answer says which transactions were aborted.
+        return await self._source.fetch_at(
+            self._tp, offset, FETCH_BYTES, isolation="read_committed", topic_id=self._topic_id, max_wait_ms=500
         )
-
-        async def attempt() -> FetchResponse.PartitionData:
-            answer: FetchResponse = await self._source.send(await self._source.leader(*self._tp), request)
-            raise_for(answer.error_code, "fetch")
-            if not answer.responses or not answer.responses[0].partitions:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "an answer lacks the partition")
-            return answer.responses[0].partitions[0]
-
-        return await self._source.retry(attempt)
 
 
 def _cut(data: bytes, to: int) -> tuple[int, int, list[RawBatch]]:

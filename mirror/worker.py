@@ -135,7 +135,7 @@ class MirrorWorker:
             position = replace(position, topic_id=topic_id)
         position.check_cluster(self._cluster.cluster_id, self._begin)
         position.check_topic(topic_id, self._begin)
-        await self._source_log.check(position.offset, position.leader_epoch)
+        position = await self._source_log.check(position)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
         if position != self.position:
             is_new = position.cluster != self.position.cluster
@@ -210,13 +210,11 @@ class MirrorWorker:
         for part in fetched:
             if part.topic_id is not None:
                 self.position.check_topic(part.topic_id, self._begin)
-        leader_epoch = await self._source_log.check_fetched(fetched, self.position.offset, self.position.leader_epoch)
+        passed = await self._source_log.check_fetched(fetched, self.position)
         batches = [batch for part in fetched for batch in part.batches]
         prepared = self._prepare(batches)
         after = replace(
-            self.position,
-            offset=fetched[-1].next_offset,
-            leader_epoch=leader_epoch,
+            passed,
             records=self.position.records + sum(batch.record_count for batch in prepared.batches),
             rebuilt=self.position.rebuilt + prepared.rebuilt,
             copied_ms=time.time_ns() // 1_000_000,

@@ -40,6 +40,8 @@ class Admin(Client):
     start_offset = logs.start_offset
     end_offset = logs.end_offset
     offsets_for_leader_epoch = logs.offsets_for_leader_epoch
+    fetch_at = logs.fetch_at
+    batch_at = logs.batch_at
     delete_records = logs.delete_records
     log_dirs = logs.log_dirs
 

@@ -209,6 +209,18 @@ class Client:
             return await self._send_any(request, timeout_ms)
         purpose = purpose if purpose is not None else PURPOSES.get(request.API_KEY, "control")
         connection = await self.connection(node_id, purpose)
+        return await self.send_on(connection, node_id, request, timeout_ms=timeout_ms, versions=versions)
+
+    async def send_on(
+        self,
+        connection: Connection,
+        node_id: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: tuple[int, int] | None = None,
+    ) -> Any:
+        """As `send`, over this connection to a broker and no other."""
         highest = min(request.MAX_VERSION, HIGHEST.get(request.API_KEY, 99))
         lowest, highest = versions if versions is not None else (request.MIN_VERSION, highest)
         version = connection.version(request.API_KEY, lowest, highest)

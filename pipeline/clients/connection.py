@@ -8,6 +8,7 @@ straight into the buffer that batches are later sliced from.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ SCRATCH_BYTES = 64 << 10  # answers that come whole into it are copied out; larg
 PIECES_MAX = 512  # at most IOV_MAX (1024) go into one sendmsg
 READS_PER_TURN = 8  # then the loop's other connections get their turn
 SOFTWARE_NAME = "penstock"
+_numbers = itertools.count(1)
 
 
 class ConnectionLost(KafkaError):
@@ -74,6 +76,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, name: str, client_id: str, response_bytes_max: int) -> None:
         self.name = name
+        self.number = next(_numbers)  # no other connection of the process has it
         self.client_id = client_id
         self.closed = False
         self.versions: dict[int, tuple[int, int]] = {}  # API key -> lowest and highest version of the broker

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
@@ -65,6 +65,21 @@ def _is_abort(batch: RawBatch) -> bool:
         return False
 
 
+class BatchMark(NamedTuple):
+    """What a batch of format 2 is known by: a log that was cut back, or put back from a copy, and has grown since has another
+    batch at that offset. `offset` is the batch's first, `timestamp_ms` its largest timestamp.
+    """
+
+    offset: int
+    crc: int
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, batch: RawBatch) -> BatchMark | None:
+        """The mark of a batch; None for an older format, whose bytes a broker may convert when they are fetched."""
+        return cls(batch.base_offset, batch.crc, batch.max_timestamp) if batch.magic >= 2 else None
+
+
 @dataclass(slots=True)
 class Fetched:
     """What came for one partition.
@@ -73,7 +88,8 @@ class Fetched:
     fetched again until `seek`, `assign` or `resume` names it; `batches` then are the good ones before the
     error. `corrupt` is the batch that a BatchError speaks of, if its header could be read: `seek(tp,
     corrupt.last_offset + 1)` goes past it. `leader_epoch` is that of the last batch passed, left out or not
-    (-1: none), `topic_id` that of the log it came from (None or zeros from brokers without).
+    (-1: none), `last_batch` its mark (None: none, or of an older format), `topic_id` that of the log it came from (None or
+    zeros from brokers without). `connection` is the number of the connection that it came over.
     """
 
     topic: str
@@ -86,7 +102,9 @@ class Fetched:
     error: KafkaError | BatchError | None = None
     corrupt: RawBatch | None = None
     leader_epoch: int = -1
+    last_batch: BatchMark | None = None
     topic_id: bytes | None = None
+    connection: int = 0
 
     @property
     def tp(self) -> TopicPartition:
@@ -326,9 +344,8 @@ class Fetcher:
         throttle_ms = 0
         try:
             timeout_ms = self.client.config["request.timeout.ms"] + self._max_wait_ms
-            answer: FetchResponse = await self.client.send(
-                node_id, self._request(states), timeout_ms=timeout_ms, purpose=self._purpose
-            )
+            connection = await self.client.connection(node_id, self._purpose)
+            answer: FetchResponse = await self.client.send_on(connection, node_id, self._request(states), timeout_ms=timeout_ms)
             if answer.error_code:
                 raise KafkaError(answer.error_code, f"fetch from broker {node_id}")
             names = {state.topic_id: state.topic for state in states}
@@ -337,7 +354,7 @@ class Fetcher:
                 for part in topic.partitions:
                     request = asked.pop((name, part.partition_index), None)
                     if request is not None:
-                        self._answered(*request, part)
+                        self._answered(*request, part, connection.number)
             throttle_ms = answer.throttle_time_ms
         except KafkaError as error:
             for state, generation, _ in asked.values():
@@ -386,6 +403,7 @@ class Fetcher:
         generation: int,
         offset: int,
         part: FetchResponse.PartitionData,
+        connection: int,
     ) -> None:
         if state.generation != generation:
             return
@@ -403,6 +421,7 @@ class Fetcher:
         state.trouble_since = None
         state.ends = part.log_start_offset, part.last_stable_offset, part.high_watermark
         fetched = self._unpack(state, offset, part)
+        fetched.connection = connection
         if fetched.batches or fetched.next_offset != offset or fetched.error is not None:
             self._results.append(_Result(state, generation, fetched))
 
@@ -442,6 +461,7 @@ class Fetcher:
             sound.append(batch)
             fetched.next_offset = batch.last_offset + 1
             fetched.leader_epoch = batch.leader_epoch
+        fetched.last_batch = BatchMark.of(sound[-1]) if sound else None
         fetched.error = fetched.error or garbage
         if self._isolation_level:
             fetched.batches = list(committed_only(sound, part.aborted_transactions or ()))

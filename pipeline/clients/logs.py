@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.fanout import ask_brokers, ask_leaders
-from penstock.pipeline.clients.fetcher import Isolation
+from penstock.pipeline.clients.fetcher import Isolation, split_sound
+from penstock.pipeline.clients.metadata import NO_TOPIC_ID
 from penstock.pipeline.clients.partitionlists import by_topic
+from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.wire import messages
 
 EARLIEST = -2
@@ -83,6 +86,55 @@ async def offsets_for_leader_epoch(
                 yield (topic.topic, part.partition), part.error_code, found
 
     return await ask_leaders(client, epochs, build, read)
+
+
+async def fetch_at(
+    client: Client,
+    tp: TopicPartition,
+    offset: int,
+    max_bytes: int,
+    *,
+    isolation: Isolation = "read_uncommitted",
+    topic_id: bytes | None = None,
+    max_wait_ms: int = 0,
+) -> messages.FetchResponse.PartitionData:
+    """One fetch of a partition at an offset, whose first batch comes whole however small `max_bytes` is; `topic_id` None:
+    that of the topic of that name. The partition's own error code is the caller's to read. Raises KafkaError."""
+    request_type = messages.FetchRequest
+
+    async def attempt() -> messages.FetchResponse.PartitionData:
+        leader = await client.leader(*tp)
+        wanted = (client.topic_id(tp[0]) if topic_id is None else topic_id) or NO_TOPIC_ID
+        place = request_type.FetchPartition(partition=tp[1], fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = request_type(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=int(isolation == "read_committed"),
+            topics=[request_type.FetchTopic(topic=tp[0], topic_id=wanted, partitions=[place])],
+        )
+        answer: messages.FetchResponse = await client.send(leader, request)
+        raise_for(answer.error_code, "fetch")
+        if not answer.responses or not answer.responses[0].partitions:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "an answer lacks the partition")
+        return answer.responses[0].partitions[0]
+
+    return await client.retry(attempt)
+
+
+async def batch_at(client: Client, tp: TopicPartition, offset: int) -> RawBatch | None:
+    """The batch that has an offset, committed or not, unchecked; the next one if compaction has removed it; None where the log
+    has nothing from there on, or no header that makes sense. Raises KafkaError, OFFSET_OUT_OF_RANGE outside of the log."""
+
+    async def attempt() -> RawBatch | None:
+        part = await fetch_at(client, tp, offset, 1)
+        if part.error_code:
+            client.forget(tp[0])
+        raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
+        batches, _ = split_sound(memoryview(part.records or b""))
+        return next((batch for batch in batches if batch.last_offset >= offset), None)
+
+    return await client.retry(attempt)
 
 
 async def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
+from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 
@@ -34,6 +35,8 @@ class StagePosition:
     offset: int = field(kw_only=False)
     leader_epoch: int = -1
     """Of the last batch passed in the log that is read; -1: none yet."""
+    last_batch: BatchMark | None = None
+    """That batch's mark, which shows that the log is still the one that was read; None: none yet, or of an older format."""
     decisions: int = 0
     """How often operators have decided about the partition."""
     stopped: str = ""
@@ -48,6 +51,7 @@ class StagePosition:
         now_ms = time.time_ns() // 1_000_000
         noted = replace(self, stopped=short(self.stopped), stalled=short(self.stalled), committed_ms=now_ms)
         values = {name: getattr(noted, name) for name in [*self.order, *self._noted()]}
+        values["last_batch"] = self.last_batch or ()
         return json.dumps(values, ensure_ascii=False, default=bytes.hex)
 
     @classmethod
@@ -84,11 +88,18 @@ def _typed(kind: type) -> Callable[[Any], Any]:
     return parse
 
 
+def _mark(value: Any) -> BatchMark | None:
+    if type(value) is not list or len(value) not in (0, 3) or any(type(each) is not int for each in value):
+        raise TypeError
+    return BatchMark(*value) if value else None
+
+
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "int": _typed(int),
     "str": _typed(str),
     "bytes": bytes.fromhex,
     "RangesText": ranges.checked,
+    "BatchMark | None": _mark,
 }
 """By a field's annotation. Each raises ValueError or TypeError for what isn't such a field's text."""
 

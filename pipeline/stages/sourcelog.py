@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from penstock.pipeline.clients.admin import Admin
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.fetcher import Fetched
+from penstock.pipeline.clients.fetcher import BatchMark, Fetched
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.position import StagePosition
+
+P = TypeVar("P", bound=StagePosition)
 
 
 class SourceLog:
-    """The log that a lane reads, held against what its position notes: offsets, leader epochs, topic id.
+    """The log that a lane reads, held against what its position notes: offsets, leader epochs, the last batch.
 
-    `where` names the log's cluster for people; `lost` and `cut` say how an operator goes on when offsets are gone before
-    they were read, and when the log was cut back.
+    A log that was put back from a copy and has grown since may give an offset or an epoch again, but no batch with the same
+    offset, CRC and timestamp. `where` names the log's cluster for people; `lost` and `cut` say how an operator goes on when
+    offsets are gone before they were read, and when the log is another one than was read.
     """
 
     def __init__(self, admin: Admin, tp: TopicPartition, where: str, lost: str, cut: str) -> None:
@@ -23,25 +31,52 @@ class SourceLog:
         self._name = f"{where}: `{tp[0]}` partition {tp[1]}"
         self._lost = lost
         self._cut = cut
+        self._compared = 0  # the connection that batches came over when the last batch was compared
+        self._log = log.get(__name__, topic=tp[0], partition=tp[1])
 
     async def start(self) -> int:
         """The offset that the log begins at. Raises KafkaError."""
         return await self._admin.start_offset(self._tp)
 
-    async def check(self, offset: int, leader_epoch: int) -> None:
-        """The log must still have what comes next at an offset, and what came before it under that leader epoch.
-
-        Raises OperatorNeeded, KafkaError.
+    async def check(self, position: P) -> P:
+        """The log must still have what comes next at a position, and what came before it. Gives the position with the last
+        batch noted, where it lacks that. Raises OperatorNeeded, KafkaError.
         """
-        start = await self.start()
-        end = await self._admin.end_offset(self._tp)
+        offset = position.offset
+        start = (await self._admin.list_offsets({self._tp: EARLIEST}))[self._tp].offset
+        end = (await self._admin.list_offsets({self._tp: LATEST}))[self._tp].offset
         if offset < start:
             raise self.gone(offset, start)
         if offset > end:
             raise OperatorNeeded(
                 f"{self._name} was cut back: it ends at offset {end}, but everything below {offset} was read; {self._cut}"
             )
-        await self._check_epoch(leader_epoch, offset)
+        await self._check_epoch(position.leader_epoch, offset)
+        if position.last_batch is None:
+            return await self.noted(position)
+        await self._check_batch(position.last_batch, offset, start)
+        return position
+
+    async def noted(self, position: P) -> P:
+        """A position with the mark and the leader epoch of the batch right below it, if the log has that. Raises KafkaError."""
+        before = None
+        if position.offset > await self.start():
+            before = await self._batch_at(position.offset - 1)
+        # Where compaction has removed that batch, the next one is none that was passed.
+        if before is None or before[0].offset >= position.offset:
+            return replace(position, last_batch=None)
+        return replace(position, leader_epoch=before[1], last_batch=before[0])
+
+    async def _batch_at(self, offset: int) -> tuple[BatchMark, int] | None:
+        """The mark and the leader epoch of the batch at an offset, or of the next one; None: there is none of format 2."""
+        try:
+            batch = await self._admin.batch_at(self._tp, offset)
+        except KafkaError as error:
+            if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention, or another cut, was faster
+                return None
+            raise
+        mark = None if batch is None else BatchMark.of(batch)
+        return None if batch is None or mark is None else (mark, batch.leader_epoch)
 
     def gone(self, offset: int, start: int) -> OperatorNeeded:
         """What to say when the log begins above an offset that has to be read."""
@@ -60,14 +95,44 @@ class SourceLog:
             ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
             raise OperatorNeeded(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
 
-    async def check_fetched(self, fetched: Sequence[Fetched], offset: int, leader_epoch: int) -> int:
-        """What was fetched must come from the log that was read up to an offset; gives its last leader epoch.
+    async def _check_batch(self, mark: BatchMark, offset: int, start: int) -> None:
+        """The log must still have the last batch that was read below an offset, unless retention has removed it."""
+        if offset <= start:
+            return
+        found = await self._batch_at(max(mark.offset, start))
+        if found is not None and found[0] == mark:
+            return
+        configs = await self._admin.describe_configs(TOPIC_RESOURCE, self._tp[0])
+        if "compact" in (configs.get("cleanup.policy") or ""):
+            # Compaction rewrites a batch, and removes one; epochs and offsets are all that is left to compare.
+            self._log.info("the batch at offset %d was compacted since it was read, so it can't be compared", mark.offset)
+            return
+        if offset <= await self.start():
+            return
+        has = "the log has none there" if found is None else f"the log has {_words(found[0])}"
+        raise OperatorNeeded(
+            f"{self._name} is not the log that was read: the last batch below offset {offset} was {_words(mark)}, but {has}; "
+            f"was a copy put back? {self._cut}"
+        )
 
-        Raises OperatorNeeded, KafkaError.
+    async def check_fetched(self, fetched: Sequence[Fetched], position: P) -> P:
+        """What was fetched must come from the log that was read up to a position. Gives the position behind it.
+
+        A log can only become another one while its broker is down. So the last batch is compared again whenever batches have
+        come over another connection. Raises OperatorNeeded, KafkaError.
         """
         for part in fetched:
-            if part.leader_epoch not in (leader_epoch, -1):
-                await self._check_epoch(leader_epoch, offset)
-                leader_epoch = part.leader_epoch
-            offset = part.next_offset
-        return leader_epoch
+            if part.leader_epoch not in (position.leader_epoch, -1):
+                await self._check_epoch(position.leader_epoch, position.offset)
+            if part.connection != self._compared:
+                if position.last_batch is not None:
+                    await self._check_batch(position.last_batch, position.offset, await self.start())
+                self._compared = part.connection
+            epoch = position.leader_epoch if part.leader_epoch == -1 else part.leader_epoch
+            passed = position.last_batch if part.next_offset == position.offset else part.last_batch
+            position = replace(position, offset=part.next_offset, leader_epoch=epoch, last_batch=passed)
+        return position
+
+
+def _words(mark: BatchMark) -> str:
+    return f"the one of offset {mark.offset} (CRC {mark.crc:08x}, timestamp {mark.timestamp_ms})"
