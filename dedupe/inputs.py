@@ -27,6 +27,13 @@ class Input:
     position: DedupePosition
 
 
+def input_log(admin: Admin, own: TopicPartition, tp: TopicPartition) -> SourceLog:
+    """The log of an input, read by the worker of a partition of its own, with an operator's ways on."""
+    go_on = f"{hints.to_move(own)} says where to go on"
+    lost, cut = f"{go_on}, once you know what is missing", f"{go_on}, once you know what is missing or there twice"
+    return SourceLog(admin, tp, "input", lost, cut)
+
+
 class Inputs:
     """`own` is the partition that the worker is of, `moved` that of moved records; iterated over, those that are read."""
 
@@ -40,16 +47,9 @@ class Inputs:
         self.moved = self._input(tp, (moved_topic(tp[0]), tp[1]), "topic of moved records", misplaced)
 
     def _input(self, own: TopicPartition, tp: TopicPartition, name: str, misplaced: Misplaced) -> Input:
-        settings, go_on = self._settings, f"{hints.to_move(own)} says where to go on"
-        source_log = SourceLog(
-            self._admin,
-            tp,
-            "input",
-            lost=f"{go_on}, once you know what is missing",
-            cut=f"{go_on}, once you know what is missing or there twice",
-        )
+        settings = self._settings
         rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced, were_moved=tp != own)
-        return Input(tp, name, source_log, rules, DedupePosition(0, "", ""))
+        return Input(tp, name, input_log(self._admin, own, tp), rules, DedupePosition(0, "", ""))
 
     def __iter__(self) -> Iterator[Input]:
         """Moved records are read from when the position notes their topic on."""

@@ -10,6 +10,7 @@ import click
 
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import StoreFolder
+from penstock.dedupe.inputs import input_log
 from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.progress import window_s
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, view_command
@@ -18,7 +19,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.status import Ahead, Row, look_ahead, look_twice, show, silent_after_ms, state_of
+from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, show, silent_after_ms, state_of
 from penstock.pyx.ids.store import RocksError
 
 SHOWN = (
@@ -41,7 +42,7 @@ SHOWN = (
     "why",
 )
 OF_MOVED_TOO = ("written", "dropped", "quarantined", "without_id")
-NOT_SHOWN = ("offset", "topic_id", "output_id", "moved_id", "partitions")
+NOT_SHOWN = ("offset", "last_batch", "topic_id", "output_id", "moved_id", "partitions")
 
 
 @click.command("status")
@@ -52,8 +53,9 @@ def status(stage: StageView, topic: str | None) -> None:
 
     Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
     stands still: `stopped` or `stalled`, its position says why; `silent`, records have waited for longer than a stage that runs
-    ever takes (`penstock.stalled.after.ms` and some more), or the input ends before the position; `no position`, no stage has
-    begun it. A topic is `not begun` while it or its output isn't there. The exit code is 1 if any stands still.
+    ever takes (`penstock.stalled.after.ms` and some more); `lost`, the input no longer is the log that was read up to the
+    position; `waiting`, an open transaction has held its records back for so long; `no position`, no stage has begun it. A
+    topic is `not begun` while it or its output isn't there. The exit code is 1 if any stands still.
 
     `dropped`, `quarantined` and `without id` count moved records with the partition that they moved to, as the audit does.
     `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
@@ -109,7 +111,7 @@ async def _rows(admin: Admin, stage: StageView) -> list[Row]:
         for partition in partitions:
             output = stage.output(partition)
             start, end = (output_starts[output].offset, output_ends[output].offset) if output in output_ends else (0, 0)
-            row = _row(stage, partition, committed, ahead, end, differ, silent_ms)
+            row = await _row(admin, stage, partition, committed, ahead, end, differ, silent_ms)
             rows.append({**row, "output_start": start, "output_end": end})
         return rows
 
@@ -120,7 +122,8 @@ async def _rows(admin: Admin, stage: StageView) -> list[Row]:
     return rows
 
 
-def _row(
+async def _row(
+    admin: Admin,
     stage: StageView,
     partition: int,
     committed: dict[TopicPartition, tuple[int, str]],
@@ -140,19 +143,23 @@ def _row(
         "why": "",
         "offset": offset,
         "end": ahead[tp].end,
-        "lag": ahead[tp].end - (offset or 0),
+        "lag": max(0, ahead[tp].end - (offset or 0)),
         "written_to": 0,
     }
     position = DedupePosition(0, "", "")
     row |= _noted(position)
+    inputs = []
     try:
         if found is not None:
             row |= dict.fromkeys(_noted(position))  # nothing is known of what can't be read
             position = DedupePosition.parse(stage.group, tp, *found)
             row |= _noted(position) | {"written_to": position.output_end}
+            inputs.append(Reading(tp, input_log(admin, tp, tp), position, ahead[tp]))
         if position.moved_id and moved in committed:
             read_there = DedupePosition.parse(stage.group, moved, *committed[moved], tp)
             row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
+            if moved in ahead:
+                inputs.append(Reading(moved, input_log(admin, tp, moved), read_there, ahead[moved]))
     except OperatorNeeded as error:
         return {**row, "state": "stopped", "why": str(error)}
     if found is None and output_end > 0:
@@ -162,8 +169,7 @@ def _row(
         return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
     if position.unknown and not position.stopped:
         position = replace(position, stopped=f"ids of output offsets {position.unknown} are unknown")
-    inputs = [(committed[each][0], ahead[each]) for each in (tp, moved) if each in committed and each in ahead]
-    return row | state_of(position, inputs, silent_ms, "dedupe stage", "reading")
+    return row | await state_of(admin, position, inputs, silent_ms, "dedupe stage", "reading")
 
 
 def _noted(position: DedupePosition) -> Row:

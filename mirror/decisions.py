@@ -14,6 +14,7 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
+from penstock.mirror.source import source_log
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
 from penstock.pipeline import job
@@ -24,7 +25,6 @@ from penstock.pipeline.stages.address import LogPlace
 from penstock.pipeline.stages.decision import Decision, fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.quarantine import Quarantine, chunks, note
-from penstock.pipeline.stages.sourcelog import SourceLog
 from penstock.pipeline.stages.topics import TopicChoice
 
 
@@ -103,7 +103,7 @@ class Desk:
                 last_batch=None,
                 cluster=(await self._source.metadata([])).cluster_id or "",
             )
-            return await self._commit(decision, lane, "begin", before, await self._log(lane).noted(after))
+            return await self._commit(decision, lane, "begin", before, await source_log(self._source, lane).noted(after))
 
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
@@ -122,7 +122,7 @@ class Desk:
             before.check_topic(topic_id, hints.to_begin(lane.address))
             stretch = Stretch(self._source, tp, topic_id, before.offset, to)
             await stretch.check()
-            after = await self._log(lane).noted(replace(before.passing(to), leader_epoch=-1, last_batch=None))
+            after = await source_log(self._source, lane).noted(replace(before.passing(to), leader_epoch=-1, last_batch=None))
             return await self._commit(decision, lane, "skip", before, after, stretch)
 
     async def retry(self, lane: Identity) -> Moved | str:
@@ -157,7 +157,7 @@ class Desk:
         if offset >= known.offset:
             return known.again_records
         try:
-            await self._log(lane).check(known)
+            await source_log(self._source, lane).check(known)
         except OperatorNeeded:  # it was cut back: of what was copied it has what lies before the offset, at most
             return known.records - await self._copied(lane, known, start, offset)
         return known.again_records + await self._copied(lane, known, offset, known.offset)
@@ -167,18 +167,15 @@ class Desk:
         left = ranges.outside((first, to - 1), ranges.parse(known.gap_ranges))
         return sum([await Stretch(self._source, lane.partition, known.topic_id, a, b + 1).count() for a, b in left])
 
-    def _log(self, lane: Identity) -> SourceLog:
-        return SourceLog(self._source, lane.partition, f"source {self._name}", lost="", cut="")
-
     async def _going(self, lane: Identity, topic_id: bytes, target_id: bytes) -> MirrorPosition | None:
-        """The position of a lane that has begun in the logs that there are, if nothing stopped it."""
+        """The position of a lane that has begun in the logs that there are, if nothing stopped it, or would."""
         try:
             known = await self._position(lane)
+            if known is None or (known.topic_id, known.target_id, known.stopped) != (topic_id, target_id, ""):
+                return None
+            return await source_log(self._source, lane).check(known)
         except OperatorNeeded:
             return None
-        if known is None or (known.topic_id, known.target_id, known.stopped) != (topic_id, target_id, ""):
-            return None
-        return known
 
     async def _commit(
         self,

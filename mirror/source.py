@@ -6,11 +6,25 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock import log
+from penstock.mirror.identity import Identity
 from penstock.mirror.position import cluster_of
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import MIRROR_GROUPS
+from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.sourcelog import SourceLog
+
+
+def source_log(admin: Admin, identity: Identity) -> SourceLog:
+    """The log that a partition is copied from, with an operator's ways on."""
+    return SourceLog(
+        admin,
+        identity.partition,
+        f"source {identity.source}",
+        lost=f"{hints.to_begin(identity.address, 'earliest')} once you know what is missing",
+        cut=f"{hints.to_begin(identity.address)} once you know what is missing or there twice",
+    )
 
 
 class Source:

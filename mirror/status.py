@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
+from penstock.mirror.source import source_log
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
-from penstock.pipeline.stages.status import Ahead, Row, look_ahead, look_twice, silent_after_ms, state_of
+from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, silent_after_ms, state_of
 from penstock.pipeline.stages.topics import TopicChoice
 
 CLIENT_ID = "penstock-mirror-status"
@@ -36,15 +39,16 @@ async def status(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> list[
 
 async def _of_source(config: Config, target: Admin, name: str, address: str, timeouts: Timeouts) -> list[Row]:
     async with AsyncExitStack() as stack:
+        source: Admin | str
         try:
             source = await stack.enter_async_context(timeouts.admin(address, CLIENT_ID))
-        except TRANSIENT:
-            source = None
+        except TRANSIENT as error:
+            source = f"source {name} at `{address}` can't be asked: {error}"
         return await look_twice(partial(_rows, config, target, name, source), config["penstock.mirror.linger.ms"])
 
 
-async def _rows(config: Config, target: Admin, name: str, source: Admin | None) -> list[Row]:
-    """The lanes of a source; None: it can't be asked now."""
+async def _rows(config: Config, target: Admin, name: str, source: Admin | str) -> list[Row]:
+    """The lanes of a source; a text says why that can't be asked now."""
     positions = await target.settled(job.mirror_group(config, name))  # before the ends, which none is beyond then
     chosen = TopicChoice(config)
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
@@ -52,29 +56,35 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
         topic = chosen.out_of(name, copied)
         if topic is not None and chosen.wants(topic):
             topics[copied] = topic
-    theirs = set[str]()
-    with contextlib.suppress(*TRANSIENT):
-        theirs = await _wanted(source, chosen) if source is not None else theirs
+    theirs: dict[str, TopicInfo] = {}
+    if not isinstance(source, str):
+        try:
+            theirs = await _wanted(source, chosen)
+        except TRANSIENT as error:
+            source = f"source {name} can't be asked: {error}"
     topics |= {chosen.into(name, topic): topic for topic in theirs}
     cluster = await target.metadata([*topics], refresh=True)
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
     silent_ms = silent_after_ms(config, config["penstock.mirror.linger.ms"])
-    ahead: dict[TopicPartition, Ahead] = {}
-    with contextlib.suppress(*TRANSIENT):
-        wanted = [(topics[copied], number) for copied, number in lanes]
-        ahead = await look_ahead(source, wanted, silent_ms) if source is not None else ahead
-    rows = []
-    for into in lanes:
-        tp = topics[into[0]], into[1]
-        lane = Identity(config["penstock.mirror.name"], name, tp, into)
-        rows.append(_row(lane, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms))
+    look = _Look(source, theirs, {}, silent_ms)
+    if not isinstance(source, str):
+        try:
+            look.ahead.update(await look_ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms))
+        except TRANSIENT as error:
+            look = look._replace(source=f"source {name} can't be asked: {error}")
+    identities = [Identity(config["penstock.mirror.name"], name, (topics[into[0]], into[1]), into) for into in lanes]
+    rows = await asyncio.gather(
+        *(_row(lane, positions.get(lane.into), ids.get(lane.into[0], b""), look) for lane in identities)
+    )
     for copied, topic in topics.items():
         if copied in ids or any(lane[0] == copied for lane in lanes):
             continue
-        state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it or can't be asked"
-        if topic in theirs:
+        state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it"
+        if isinstance(look.source, str):
+            state, why = "unreachable", look.source
+        elif topic in theirs:
             state = "not copied"
             why = (
                 f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log says "
@@ -84,10 +94,19 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     return rows
 
 
-async def _wanted(source: Admin, chosen: TopicChoice) -> set[str]:
+class _Look(NamedTuple):
+    """What was seen of a source: how to ask it (or why it can't be asked), its topics that are copied, what its logs have."""
+
+    source: Admin | str
+    topics: Mapping[str, TopicInfo]
+    ahead: dict[TopicPartition, Ahead]
+    silent_ms: int
+
+
+async def _wanted(source: Admin, chosen: TopicChoice) -> dict[str, TopicInfo]:
     """The topics of a source that are copied."""
     cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
-    return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
+    return {topic: info for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
 
 
 def _empty(source: str, tp: tuple[str, int | None]) -> Row:
@@ -105,7 +124,8 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
     }
 
 
-def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, target_id: bytes, silent_ms: int) -> Row:
+async def _row(lane: Identity, found: tuple[int, str] | None, target_id: bytes, look: _Look) -> Row:
+    ahead = look.ahead.get(lane.partition)
     row = {**_empty(lane.source, lane.partition), "end": None if ahead is None else ahead.end}
     if found is None:
         why = (
@@ -122,13 +142,34 @@ def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, tar
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
     position = replace(position, committed_ms=max(position.committed_ms, position.copied_ms))
-    inputs = [] if ahead is None else [(position.offset, ahead)]
-    row |= state_of(position, inputs, silent_ms, "mirror", "copying")
-    if row["state"] == "copying" and ahead is None:
-        row["why"] = "the source can't be asked now"
-    if row["state"] == "copying" and position.topic_id == UNSEEN:
-        row |= {"state": "registered", "why": "the source's topic was not reached yet"}
-    return row
+    return row | await _state(lane, position, look)
+
+
+async def _state(lane: Identity, position: MirrorPosition, look: _Look) -> dict[str, str]:
+    """The state of a lane with such a position, and why."""
+    source, ahead = look.source, look.ahead.get(lane.partition)
+    is_unseen = position.topic_id == UNSEEN
+    if position.stopped or position.stalled:
+        return {"state": "stopped" if position.stopped else "stalled", "why": position.stopped or position.stalled}
+    if isinstance(source, str):
+        return {"state": "unreachable", "why": source}
+    topic = look.topics.get(lane.partition[0])
+    if topic is None or ahead is None:
+        what = "topic" if topic is None else f"partition {lane.partition[1]} of topic"
+        return {"state": "no topic", "why": f"source {lane.source} has no {what} `{lane.partition[0]}`"}
+    going = "registered" if is_unseen else "copying"
+    try:
+        if not is_unseen:
+            position.check_topic(topic.topic_id, hints.to_begin(lane.address))
+        reading = Reading(lane.partition, source_log(source, lane), position, ahead)
+        state = await state_of(source, position, [reading], look.silent_ms, "mirror", going)
+    except OperatorNeeded as error:
+        return {"state": "lost", "why": str(error)}
+    except TRANSIENT as error:
+        return {"state": "unreachable", "why": f"source {lane.source} can't be asked: {error}"}
+    if state["state"] == "registered" and not state["why"]:
+        state["why"] = "the source's topic was not reached yet"
+    return state
 
 
 def _moment(at_ms: int) -> str | None:

@@ -16,7 +16,7 @@ from penstock.failpoints import declare, failpoint
 from penstock.hints import quoted
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
-from penstock.mirror.source import Source
+from penstock.mirror.source import Source, source_log
 from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
@@ -27,7 +27,6 @@ from penstock.pipeline.stages.batches import Prepared, Refused, TooLarge, prepar
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.identity import take_identity
-from penstock.pipeline.stages.sourcelog import SourceLog
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 FENCED = declare("mirror.fenced", "the identity is taken, nothing was read yet")
@@ -61,13 +60,7 @@ class MirrorWorker:
         self._attempted = -1
         self._begin = hints.to_begin(identity.address)
         topic, partition = identity.partition
-        self._source_log = SourceLog(
-            source.admin,
-            identity.partition,
-            f"source {identity.source}",
-            lost=f"{hints.to_begin(identity.address, 'earliest')} once you know what is missing",
-            cut=f"{hints.to_begin(identity.address)} once you know what is missing or there twice",
-        )
+        self._source_log = source_log(source.admin, identity)
         self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
 
     @property

@@ -6,11 +6,12 @@ backoff          pauses between tries
 metadata         what a client knows of a cluster: brokers, topics, leaders
 properties       the clients' properties: Kafka's names and defaults
 
-admin            `Admin`: a client with the functions of the next four as its methods
+admin            `Admin`: a client with the functions of the next five as its methods
 topics           create, grow, delete topics
 configs          configs of topics, brokers, loggers, groups
 logs             offsets of logs, deleted records, log folders
 groups           committed offsets, members and lists of groups
+opentransactions transactions that are open in partitions
 fanout           one question to several brokers at once
 partitionlists   partitions and offsets as requests list them
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.pipeline.clients import configs, groups, logs, topics
+from penstock.pipeline.clients import configs, groups, logs, opentransactions, topics
 from penstock.pipeline.clients.client import Client
 from penstock.pipeline.clients.configs import BROKER_RESOURCE, GROUP_RESOURCE, LOGGER_RESOURCE, TOPIC_RESOURCE, ConfigEntry
 from penstock.pipeline.clients.groups import GroupListing
@@ -44,6 +44,8 @@ class Admin(Client):
     batch_at = logs.batch_at
     delete_records = logs.delete_records
     log_dirs = logs.log_dirs
+
+    open_transactions = opentransactions.open_transactions
 
     committed = groups.committed
     all_committed = groups.all_committed

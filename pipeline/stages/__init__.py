@@ -8,6 +8,7 @@ memory       what the lanes of a process hold, and when nothing more is fetched
 position     where a partition stands, as it is committed beside an offset
 status       which state a partition is in, by its position and its logs
 sourcelog    the log that a lane reads, held against what its position notes of it
+heldback     logs in which an open transaction holds back what lies behind it
 ranges       ranges of offsets as a position notes them
 recordcount  how many records a batch holds, and how many of them in some ranges
 identity     taking a transactional id: for good, or again only if nobody else has it since

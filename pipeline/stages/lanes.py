@@ -17,7 +17,9 @@ from penstock import log
 from penstock.errors import raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
+from penstock.pipeline.clients.opentransactions import open_transactions
 from penstock.pipeline.clients.transaction import Fenced
+from penstock.pipeline.stages import heldback
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import (
     TRANSIENT,
@@ -121,6 +123,7 @@ class Lane:
         self._bytes = 0  # that wait
         self._in_turn = 0
         self._share = share or Share(Held())
+        self.held_back: dict[TopicPartition, heldback.Watch] = {}  # by input
         self._due = math.inf  # when what waits is worth a transaction of its own, however little it is (loop time)
         self._reason: Exception | None = None
         self._wake = asyncio.Event()
@@ -599,7 +602,7 @@ class Lanes:
                 lane.hurry()
 
     async def _watch(self) -> None:
-        """Notice an input that grew or was recreated, also while nothing comes from it."""
+        """Notice an input that grew, was recreated or is held back, also while nothing comes from it."""
         while True:
             await asyncio.sleep(self._watch_s)
             for lane in list(self.lanes.values()):
@@ -607,10 +610,23 @@ class Lanes:
                     continue
                 try:
                     await lane.worker.check()
+                    await self._look_behind(lane)
                 except (OperatorNeeded, StartsOver) as error:
                     lane.stop(error)
                 except TRANSIENT:
                     continue
+
+    async def _look_behind(self, lane: Lane) -> None:
+        """Say once that an open transaction has held back a lane's input for long: records come, and none can be read."""
+        for tp in lane.inputs:
+            ends = self._fetcher.ends(tp)
+            if ends is None:
+                continue
+            watch, now = lane.held_back.setdefault(tp, heldback.Watch()), asyncio.get_running_loop().time()
+            if watch.is_due(self._fetcher.position(tp), *ends[1:], now, self._stalled_s):
+                found = (await open_transactions(self._fetcher.client, [tp])).get(tp)
+                if found is not None:
+                    self._log.warning("%s %s", lane.name, heldback.words(tp, found))
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> None:

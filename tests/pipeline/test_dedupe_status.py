@@ -82,7 +82,7 @@ def test_an_input_that_ends_before_the_position(tmp_path: Path, shared_broker: B
         assert found is not None
         w.admin(lambda admin: admin.commit(group, {tp: (7, found[1])}))
         (row,) = rows(w, 1)
-        assert row["state"] == "silent" and "its input ends at 1, before the position 7" in row["why"]
+        assert row["state"] == "lost" and "was cut back: it ends at offset 1, but everything below 7 was read" in row["why"]
 
 
 def test_a_partition_that_no_stage_has_begun_stands_still(tmp_path: Path, shared_broker: BrokerProcess) -> None:

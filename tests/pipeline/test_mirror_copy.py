@@ -206,7 +206,7 @@ def test_a_source_that_ends_before_the_position_is_no_silence(tmp_path: Path, cl
         w.create(w.sources["EWR"])
         assert asyncio.run(seen()) == [(10, True)] * w.partitions
         for row in w.status(code=1).values():
-            assert row["state"] == "silent" and "ends at 0, before the position" in row["why"]
+            assert row["state"] == "lost" and "the source topic was recreated" in row["why"]
         w.mirror.start()
         w.mirror.wait_for("the source topic was recreated")
         w.mirror.wait_for(f"`penstock mirror begin EWR {w.topic}:0 --at OFFSET --because TEXT` once you know")

@@ -110,6 +110,9 @@ class Input:
     def seek(self, tp: tuple[str, int], offset: int) -> None:
         self.offsets[tp] = offset
 
+    def ends(self, tp: tuple[str, int]) -> None:
+        """Nothing was answered yet."""
+
     def pause(self, tp: tuple[str, int]) -> None:
         self.paused.add(tp)
 
