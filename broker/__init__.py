@@ -23,6 +23,7 @@ resources       what has configs: topics, brokers, groups, loggers
 acls            the operations that an ACL may be about; there is no authorizer
 clock           the clock by which records grow old; it does not jump ahead with the wall clock
 uuids           ids as Kafka makes and writes them
+epochs          the epoch of a start: above all before, and above what a copy of the folders doesn't know
 inprocess       `Broker`: a broker inside this process
 faults          faults that a test plants in a broker inside its process
 process         `penstock broker` as a process that its caller starts, kills and stops

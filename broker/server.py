@@ -16,6 +16,7 @@ clean-shutdown mark -> lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
+from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
 from penstock.broker.logs.folder import META, DataFolder
@@ -49,6 +51,8 @@ from penstock.pyx.net.border import DataPlane
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
+CLOCK_STEP_S = 3600
+"""By so much a clock may be behind the last start without words."""
 CLOSE_AT_ONCE = 64
 """Logs that one thread closes one after the other at a stop."""
 
@@ -162,7 +166,7 @@ class Server:
             dirs=dirs,
         )
         # All that a start can be refused for is read before anything is changed.
-        controller_epoch = await _next_controller_epoch(store)
+        controller_epoch = await _next_controller_epoch(store, context.now_ms())
         try:
             descriptors.check()
         except descriptors.DescriptorsError as error:
@@ -342,13 +346,20 @@ async def _check_cluster(store: Store, folder: DataFolder) -> None:
         )
 
 
-async def _next_controller_epoch(store: Store) -> int:
+async def _next_controller_epoch(store: Store, now_ms: int) -> int:
     """The epoch of the controller that this broker becomes. Raises BadValueError."""
-    try:
+    last = 0
+    with contextlib.suppress(NoNodeError):
         # A plain number in the source documents, not JSON.
-        return whole_number(paths.CONTROLLER_EPOCH, (await store.get(paths.CONTROLLER_EPOCH))[0], 0, INT_MAX - 1) + 1
-    except NoNodeError:
-        return 1
+        last = whole_number(paths.CONTROLLER_EPOCH, (await store.get(paths.CONTROLLER_EPOCH))[0], 0, INT_MAX - 1)
+    epoch = next_epoch(last, now_ms)
+    if (ahead_s := epoch - (now_ms - SINCE_MS) // 1000) > CLOCK_STEP_S:
+        _log.warning(
+            "epoch %d of this start is %d s ahead of the wall clock, which is wrong now or was wrong at an earlier start. As "
+            "long as it is behind, a folder restored from a copy may repeat an epoch: at each start in one of %d cases",
+            epoch, ahead_s, STEPS,
+        )  # fmt: skip
+    return epoch
 
 
 async def _register(store: Store, node_id: int, listeners: Sequence[Listener], controller_epoch: int) -> None:

@@ -26,9 +26,9 @@ from typing import TypeVar
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, check_topic_configs, stored_configs
-from penstock.broker.coordination.producerids import skip_ids
 from penstock.broker.descriptors import check_partitions
-from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
+from penstock.broker.epochs import EPOCH_BELIEVED, next_epoch
+from penstock.broker.logs.adoption import adopted, last_epochs, strangers
 from penstock.broker.logs.logdirs import Key, LogDirs, partition_of, some, topic_id_in
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import (
@@ -108,6 +108,7 @@ class Topics:
         self._changes = asyncio.Lock()
         self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes, self._moved)
         self.controller_epoch = 0
+        self._leader_epoch = 0  # of this start, and of every partition that is made during it
         self._read: list[Topic] = []  # between `read` and `load`
         self._deleted: set[str] = set()  # likewise: names whose deletion had begun
         self._log_dirs: dict[str, str] = {}  # path by id
@@ -422,9 +423,9 @@ class Topics:
     async def load(self, controller_epoch: int) -> None:
         """After `read`: remove deleted topics' logs, announce every partition; open the coordinators' logs.
 
-        Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
-        before a crash from what came after it. They go on where the logs are, should the store be an old copy. Raises
-        StoreError, OSError.
+        Each start is an election, so all partitions get a later leader epoch (`epochs.py`): a client or a copy can tell
+        what was written before a crash from what came after it. It is above those of the logs, should the store be an old
+        copy. Raises StoreError, OSError.
         """
         self.controller_epoch = controller_epoch
         topics, self._read = self._read, []
@@ -551,8 +552,7 @@ class Topics:
     async def _after_restoring(self, topics: Sequence[Topic]) -> list[Operation]:
         """What is to be stored when the store was restored from a backup that may lack changes.
 
-        Producer ids go on far behind those that may have been given; configs may have been altered since, so that retention
-        and compaction are paused.
+        Configs may have been altered since, so that retention and compaction are paused.
         """
         if await self._store.exists(paths.RESTORED) is None:
             return []
@@ -561,7 +561,7 @@ class Topics:
             "the metadata store was restored from a backup that lacks changes (%s): topics that were deleted since are back, "
             "those that were created since are left in their folders, configs may be older than the records", lost,
         )  # fmt: skip
-        operations: list[Operation] = [Delete(paths.RESTORED), await skip_ids(self._store, self._node_id)]
+        operations: list[Operation] = [Delete(paths.RESTORED)]
         for topic in topics:
             if topic.name not in INTERNAL:
                 topic.configs[CONFIRMED] = "false"
@@ -593,10 +593,14 @@ class Topics:
 
     async def _raise_epochs(self, topics: Sequence[Topic], operations: list[Operation]) -> None:
         """Store the new epochs, and what else is to be stored with them."""
+        believed = [one.leader_epoch for topic in topics for one in topic.partitions if one.leader_epoch < EPOCH_BELIEVED]
+        self._leader_epoch = self.controller_epoch
+        if (last := max(believed, default=-1)) >= self.controller_epoch:
+            self._leader_epoch = next_epoch(last, time.time_ns() // 1_000_000)
         for topic in topics:
             for state in topic.partitions:
                 state.leader, state.isr = self._node_id, [self._node_id]
-                state.leader_epoch += 1
+                state.leader_epoch = max(self._leader_epoch, state.leader_epoch + 1)
                 path = paths.partition_state(topic.name, state.index)
                 operations.append(Set(path, state_json(self.controller_epoch, state)))
         self._set_making(self._dirs.unmade)
@@ -642,7 +646,7 @@ class Topics:
         return topics
 
     def _new_partition(self, index: int) -> PartitionState:
-        return PartitionState(index, self._node_id, 0, [self._node_id], [self._node_id])
+        return PartitionState(index, self._node_id, self._leader_epoch, [self._node_id], [self._node_id])
 
     def _topic_nodes(self, topic: Topic) -> list[Operation]:
         return [

@@ -7,21 +7,25 @@ given; what is left of it when the broker stops is not used again.
 The store alone isn't believed: it may be lost and made again, or be yesterday's copy. A producer that got an id which
 another one had would have its first batches taken for repeats of the other's: acknowledged, and never written. So a
 block begins above every id that a log or a transactional id knows, and no producer gets an id before all logs are open.
+
+The logs may be yesterday's copy, too, while producers live on that got later ids. So a block begins at the clock, by
+`IDS_PER_MS` ids a millisecond, which outgrows what was given before. If the clock is behind the last block, it is wrong
+now or was wrong then, and the first block of a start leaves out a random number of ids.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 
 from penstock import log
+from penstock.broker.epochs import SINCE_MS
 from penstock.broker.store.base import (
     BadVersionError,
-    Create,
     NodeExistsError,
     NoNodeError,
-    Set,
     Store,
     StoreError,
     paths,
@@ -31,8 +35,10 @@ from penstock.errors import ErrorCode, KafkaError
 
 BLOCK_SIZE = 1000
 _LAST = (1 << 63) - 1
+IDS_PER_MS = 1024
+"""So many ids a millisecond of the clock: more than any broker gives."""
 SKIPPED = 1 << 40
-"""Ids that are left out after an older store was restored: more than any broker has given since."""
+"""A start whose clock is behind the last block leaves out less than so many ids."""
 BELIEVED = 1 << 62
 """Ids in a log from here on don't count: a client has made them up, and there must be some left for the others."""
 
@@ -43,13 +49,16 @@ class ProducerIds:
     """Hands out producer ids.
 
     highest_known: the largest id below BELIEVED that is remembered anywhere but in the store, -1 if there is none; raises
-    KafkaError COORDINATOR_LOAD_IN_PROGRESS as long as it can't be known.
+    KafkaError COORDINATOR_LOAD_IN_PROGRESS as long as it can't be known. now_ms: the wall clock, since 1970.
     """
 
-    def __init__(self, store: Store, node_id: int, highest_known: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self, store: Store, node_id: int, highest_known: Callable[[], Awaitable[int]], now_ms: Callable[[], int]
+    ) -> None:
         self._store = store
         self._node_id = node_id
         self._highest_known = highest_known
+        self._now_ms = now_ms
         self._next = 0
         self._end = 0  # one past the last id of our block
         self._taking = asyncio.Lock()
@@ -81,6 +90,11 @@ class ProducerIds:
                     start, highest,
                 )  # fmt: skip
                 start = highest + BLOCK_SIZE  # The broker that had that id's block may have given its other ids, too.
+            clock = (self._now_ms() - SINCE_MS) * IDS_PER_MS
+            if start < clock < BELIEVED:
+                start = clock
+            elif self._end == 0 and start < BELIEVED:
+                start += secrets.randbelow(SKIPPED)
             if start > _LAST - BLOCK_SIZE:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
             block = _block(self._node_id, start)
@@ -98,13 +112,6 @@ class ProducerIds:
 async def check_ids(store: Store) -> None:
     """Raise BadValueError when the last block can't be: found at the start, not at the first producer."""
     await _after_last(store)
-
-
-async def skip_ids(store: Store, node_id: int) -> Create | Set:
-    """What leaves out ids that may have been given though the store doesn't know it. Raises BadValueError."""
-    start, version = await _after_last(store)
-    block = _block(node_id, min(start + SKIPPED, _LAST - BLOCK_SIZE) - BLOCK_SIZE)
-    return Create(paths.PRODUCER_IDS, block, parents=True) if version < 0 else Set(paths.PRODUCER_IDS, block)
 
 
 async def _after_last(store: Store) -> tuple[int, int]:

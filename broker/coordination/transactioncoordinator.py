@@ -70,7 +70,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._groups = group_coordinator
         config = parts.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
-        self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id)
+        self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id, parts.now_ms)
         self._flushes: bool = config["penstock.transaction.flush"]
         self._flusher = LogFlusher(parts.log_manager, self._folder_of)
         self.is_cut = False

@@ -25,8 +25,6 @@ from penstock.broker.logs.logdirs import NEW, Key, LogDirs, topic_id_in
 from penstock.broker.uuids import new_uuid
 
 METADATA_LOG = "__cluster_metadata"
-EPOCH_BELIEVED = 1 << 30
-"""Leader epochs of a log from here on aren't taken over: no broker was started so often, the file is damaged."""
 
 _log = log.get(__name__)
 

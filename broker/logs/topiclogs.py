@@ -15,7 +15,8 @@ from typing import TypeVar
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
-from penstock.broker.logs.adoption import EPOCH_BELIEVED, last_epochs
+from penstock.broker.epochs import EPOCH_BELIEVED
+from penstock.broker.logs.adoption import last_epochs
 from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.logs.logdirs import DELETED, Key, LogDir, LogDirs, Placed, give_way, set_aside, topic_id_in
 from penstock.broker.logs.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
@@ -411,7 +412,8 @@ class TopicLogs:
         keys = [(topic.name, state.index) for state in here]
         loop = asyncio.get_running_loop()
         for state, epoch in zip(here, await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys), strict=True):
-            state.leader_epoch = epoch + 1 if epoch < EPOCH_BELIEVED else 0
+            if state.leader_epoch <= epoch < EPOCH_BELIEVED:
+                state.leader_epoch = epoch + 1
         return here
 
     def _is_there(self, topic: Topic, state: PartitionState) -> bool:

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 
 from penstock import failpoints
 from penstock.broker import backups, metadata
+from penstock.broker.coordination.producerids import BLOCK_SIZE
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN, META, STORE_ID
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.sound import FORMAT, check, fact_checksum
@@ -271,7 +272,7 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     assert end_offset(broker, "altered") == 6
     assert "topic=altered" not in "".join(line for line in broker.log_text().splitlines() if "deleted 1 seg" in line)
     # Neither a producer id nor a leader epoch is given twice.
-    assert producer_id(broker) > given + (1 << 39)
+    assert producer_id(broker) > given + BLOCK_SIZE
     assert produce(broker, "altered", 1) == 0
     epochs = (broker.data / "altered-0" / "leader-epoch-checkpoint").read_text().split()
     assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(epoch_before.split()[-2])

@@ -112,7 +112,7 @@ def test_leader_epochs_go_on_where_the_logs_are(yesterday: Yesterday) -> None:
         assert tx.produce(wire, None, 8, ("t", 0, tx.batch((-1, -1), -1, b"new", transactional=False))) == [0]
     assert yesterday.broker.stop() == 0
     old, new = [epoch for _, epoch, _ in yesterday.batches()]
-    assert new == old + 1
+    assert new > old
     assert "the metadata store is older than the logs" in yesterday.broker.log_text()
 
 

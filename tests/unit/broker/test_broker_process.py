@@ -80,12 +80,12 @@ def test_a_signal_stops_it_cleanly_and_topics_stay(broker: BrokerProcess, number
     assert json.loads(kept["/brokers/topics/kept"])["partitions"] == {"0": [1], "1": [1], "2": [1]}
     state = json.loads(kept["/brokers/topics/kept/partitions/2/state"])
     assert (state["leader"], state["isr"], state["version"]) == (1, [1], 1)
-    assert kept["/controller_epoch"] == "1"
+    assert kept["/controller_epoch"] == str(state["leader_epoch"]) == str(epoch)
     assert "/brokers/ids/1" not in kept and "/controller" not in kept
     broker.start()
     topic = metadata(broker, "kept").topics[0]
     assert topic.topic_id == created.topic_id and len(topic.partitions) == 3
-    assert topic.partitions[0].leader_epoch == epoch + 1
+    assert topic.partitions[0].leader_epoch > epoch
     assert metadata(broker).cluster_id == cluster
 
 
@@ -229,7 +229,10 @@ def test_offsets_and_epochs_of_an_empty_partition(shared_broker: BrokerProcess, 
     assert ask(-3) == ask(-5) == ask(0) == (0, -1, -1)
     assert ask(-3, version=6)[0] == ErrorCode.UNSUPPORTED_VERSION
     assert ask(-1, index=1)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert ask(-1, epoch=99)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    epoch = metadata(shared_broker, name).topics[0].partitions[0].leader_epoch
+    assert ask(-1, epoch=epoch)[0] == ErrorCode.NONE
+    assert ask(-1, epoch=epoch + 1)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert ask(-1, epoch=epoch - 1)[0] == ErrorCode.FENCED_LEADER_EPOCH
     partition = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=0)
     topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=name, partitions=[partition])
     with WireConnection(shared_broker.bootstrap) as wire:

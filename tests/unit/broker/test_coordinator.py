@@ -432,7 +432,7 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
         given: list[int] = []
         for start in range(2):
             store = await EmbeddedStore.open(tmp_path / "store.db")
-            first, second = ProducerIds(store, 1, none_known), ProducerIds(store, 2, none_known)
+            first, second = (ProducerIds(store, node, none_known, lambda: 0) for node in (1, 2))
             for _ in range(BLOCK_SIZE // 2):
                 given += [await first.next(), await second.next()]
             given += await asyncio.gather(*[first.next() for _ in range(BLOCK_SIZE)])
