@@ -7,6 +7,7 @@ load           nights, in the order that makes each of them happen exactly once
 night          a night, by its date
 cut            where a night ends, once all that it holds has come through
 clusterview    what a night asks of one cluster
+tablenotes     what the aggregate cluster notes for the nights: its clock
 plan           a night's ranges, written down before anything is read
 events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event
@@ -26,7 +27,7 @@ ledger         the notes of nights, as commits carry them
 table          the ledger of a table, read from Delta's log without a JVM
 rowcounts      the rows of a table and of its rejects, as its data files have them
 rejects        the table of records that are no rows
-ready          the ready marker of a night
+ready          the markers of nights: ready, or incomplete so far
 places         the paths and URIs that a table can lie at
 storage        where a table lies, and the files there that Python reads and writes itself
 localstorage   a table in a folder

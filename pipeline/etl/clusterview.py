@@ -11,11 +11,14 @@ from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
+from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.ledger import TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.position import fields_of, why_standing
+from penstock.pipeline.stages.quarantine import note
+from penstock.pipeline.stages.stagetopics import make_topic
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
@@ -119,6 +122,17 @@ class ClusterView:
         with self._asking(" for offsets"):
             found = await (await self._connected()).list_offsets(dict.fromkeys(tps, LATEST), "read_committed")
         return {tp: at.offset for tp, at in found.items()}, {tp: at.leader_epoch for tp, at in found.items()}
+
+    async def append(self, topic: str, configs: Mapping[str, str], key: bytes, value: bytes) -> int:
+        """Append a record to the first partition of a topic of ours, which is made with these configs if it isn't there; when
+        the cluster took it, by its clock (ms since 1970; -1 where the topic doesn't say that). Raises Unreachable."""
+        with self._asking(f" to take a note in `{topic}`"):
+            admin = await self._connected()
+            await make_topic(admin, topic, 1, configs)
+            deadline = asyncio.get_running_loop().time() + self._timeouts.timeout_s
+            record = memoryview(note(value, {}, key))
+            done = await Sender(admin, idempotent=False).submit((topic, 0), [record], deadline)
+        return done.log_append_time_ms
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
         """Where the log has the ends of leader epochs; -1 of one that it doesn't know. Raises Unreachable."""

@@ -12,7 +12,7 @@ from penstock.pipeline import job
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete
-from penstock.pipeline.etl.night import YESTERDAY, WhenIncomplete, parse_night, parse_nights, time_zone
+from penstock.pipeline.etl.night import COVERED_MAX, YESTERDAY, WhenIncomplete, parse_night, parse_nights, time_zone
 from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 
@@ -43,7 +43,18 @@ class IncompleteFailure(click.ClickException):
 @click.option(
     "--covering",
     is_flag=True,
-    help="Let the night take the missing nights before it along, in its commit; each gets its ready marker.",
+    help=f"Let the night take up to {COVERED_MAX} missing nights before it along, in its commit; each gets its marker.",
+)
+@click.option(
+    "--covering-since",
+    metavar="DATE",
+    help="The same for any number of nights: the first missing one, by the word of a person who knows why nothing was loaded.",
+)
+@click.option(
+    "--take-back",
+    is_flag=True,
+    help="Take back the nights that are in the table before their end (a clock was ahead): the rows stay, as part of the night "
+    "before; the markers go.",
 )
 @click.option(
     "--incomplete",
@@ -68,6 +79,8 @@ def command(
     tables: tuple[str, ...],
     reload: bool,
     covering: bool,
+    covering_since: str | None,
+    take_back: bool,
     incomplete: WhenIncomplete | None,
     timeouts: Timeouts,
     wait_seconds: float | None,
@@ -80,10 +93,13 @@ def command(
     and all that the sources held by then has come through; a night that is loaded late takes all that has arrived until
     then. `event_day` is another thing: the column, and partition, of the event's own day, whichever night brings it.
 
+    A job that waits for a whole night waits for the file `_penstock/_READY/night=DATE` in the table's folder. A night that was
+    loaded with `--incomplete mark` has `_penstock/_INCOMPLETE/night=DATE` until a later night brings the rest.
+
     A night that is in the table already is left alone. One that would take others along, since nights between it and the
-    table's last one are missing, is refused without --covering. Of several tables each is loaded by itself: what one refuses
-    doesn't stop the others. Exit codes: 0 done, 1 refused or failed, 2 wrong configuration, 3 incomplete (and nothing worse),
-    130 interrupted (Ctrl-C).
+    table's last one are missing, is refused without --covering. A night has to be over by the aggregate cluster's clock, too.
+    Of several tables each is loaded by itself: what one refuses doesn't stop the others. Exit codes: 0 done, 1 refused or
+    failed, 2 wrong configuration, 3 incomplete (and nothing worse), 130 interrupted (Ctrl-C).
 
     Example: penstock etl --config pipeline.properties --night 2013-01-01
     """  # fmt: skip
@@ -91,7 +107,7 @@ def command(
     from penstock.pipeline.etl.nights import Nights
 
     log.setup()
-    _check_options(night, nights, follow, until, reload=reload or covering)
+    _check_options(night, nights, follow, until, reload=reload or covering or covering_since is not None, take_back=take_back)
     config = job.load(path, overrides, "etl")
     job.check_tables(config)
     zone = time_zone(config["penstock.etl.time.zone"])
@@ -99,6 +115,7 @@ def command(
     first = parse_night(night or YESTERDAY, zone)
     wanted = parse_nights(nights) if nights is not None else [first]
     last = None if until is None else parse_night(until, zone)
+    since = None if covering_since is None else parse_night(covering_since)
     arm_from_environment()
     run = Nights(
         config,
@@ -112,19 +129,30 @@ def command(
     )
     try:
         retry_s = config["penstock.etl.retry.backoff.ms"] / 1000
-        run.attend(run.follow(first, last, retry_s) if follow else run.load(wanted, reload=reload, covering=covering))
+        if take_back:
+            run.attend(run.take_back())
+        elif follow:
+            run.attend(run.follow(first, last, retry_s))
+        else:
+            run.attend(run.load(wanted, reload=reload, covering=covering, covering_since=since))
     except Incomplete as error:
         raise IncompleteFailure(str(error)) from None
     except EtlError as error:
         raise click.ClickException(str(error)) from None
 
 
-def _check_options(night: str | None, nights: str | None, follow: bool, until: str | None, *, reload: bool) -> None:
+def _check_options(
+    night: str | None, nights: str | None, follow: bool, until: str | None, *, reload: bool, take_back: bool
+) -> None:
     """See that the options say one thing. Raises UsageError."""
+    if take_back:
+        if nights is not None or night is not None or follow or until is not None or reload:
+            raise click.UsageError("--take-back finds its nights by itself: give no others")
+        return
     if nights is not None and (follow or night is not None):
         raise click.UsageError("give one of --night, --nights and --follow")
     if not follow and night is None and nights is None:
-        raise click.UsageError("give --night, --nights or --follow")
+        raise click.UsageError("give --night, --nights, --follow or --take-back")
     if until is not None and not follow:
         raise click.UsageError("--until says how far to --follow")
     if follow and reload:

@@ -9,6 +9,8 @@ records don't move it away while the stages catch up.
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
@@ -23,11 +25,14 @@ from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.ledger import Status, TopicPartition
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
+from penstock.pipeline.etl.tablenotes import TableNotes
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.topics import TopicChoice
 
 Clock = Literal["wall", "records"]
 
+# Clocks that differ by more are not a matter of waiting: one of them is wrong.
+CLOCKS_APART_MS = 3_600_000
 # Positions stop before trailing control records, of which each takes one offset: a short gap is looked into.
 GAP_LOOKED_INTO = 10_000
 
@@ -46,6 +51,7 @@ class Cut:
         self._clock = clock
         self._zone = zone
         self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"], timeouts)
+        self._notes = TableNotes(self._target)
         self._sources = {
             name: ClusterView(f"source {name}", address, timeouts) for name, address in job.sources(config).items()
         }
@@ -64,19 +70,46 @@ class Cut:
         """A new, empty set of goals for a night."""
         return Goals(night.end_ms(self._zone))
 
-    def too_early(self, goals: Goals, now_ms: int) -> bool:
-        """Whether the night itself is still going on, by the wall clock."""
-        return self._clock == "wall" and now_ms < goals.night_end_ms
+    def over_in_ms(self, goals: Goals) -> int:
+        """How long the night itself still goes on, by the wall clock, or by the aggregate's where that is known to be behind; 0
+        once it is over, or if the records say when it is."""
+        now_ms = round(time.time() * 1000)
+        return max(0, goals.night_end_ms + max(0, goals.clock_ahead_ms or 0) - now_ms) if self._clock == "wall" else 0
 
-    async def missing(self, goals: Goals, now_ms: int, *, everywhere: bool = False) -> list[str]:
+    def is_over(self, goals: Goals) -> bool:
+        """Whether the night itself is over, by this machine's clock and by the aggregate's, as far as they matter."""
+        return goals.clock_ahead_ms is not None and self.over_in_ms(goals) == 0
+
+    async def clock_ahead_ms(self) -> int:
+        """By how much this machine's clock is ahead of the aggregate's. Raises Refused if they are far apart, Unreachable."""
+        shown_ms = await self._notes.clock_ms()
+        ahead_ms = round(time.time() * 1000) - shown_ms
+        if abs(ahead_ms) > CLOCKS_APART_MS:
+            here, there = (
+                datetime.datetime.fromtimestamp(ms / 1000, self._zone).isoformat(" ", "seconds")
+                for ms in (shown_ms + ahead_ms, shown_ms)
+            )
+            raise Refused(
+                f"this machine's clock shows {here}, that of {self._target.name} {there}, so that nobody knows which"
+                " nights are over\nhint: set the wrong one right: `timedatectl status` says whether a machine's is synchronized"
+            )
+        return ahead_ms
+
+    async def missing(self, goals: Goals, *, everywhere: bool = False) -> list[str]:
         """What of the night has not arrived, one sentence each; empty when it is complete. Fills in the
         goals.
 
         With `everywhere` dedupe is looked at too while a source is behind: a night that is marked says all.
-        Raises Refused when the topics' partition counts differ.
+        Raises Refused when the topics' partition counts differ, or clocks.
         """
-        if self.too_early(goals, now_ms):
-            return [f"the night is not over for another {(goals.night_end_ms - now_ms) // 1000 + 1} seconds"]
+        if self.over_in_ms(goals) == 0 and goals.clock_ahead_ms is None:
+            try:
+                goals.clock_ahead_ms = await self.clock_ahead_ms()
+            except Unreachable as error:
+                return [str(error)]
+        if over_in_ms := self.over_in_ms(goals):
+            whose = f" by the clock of {self._target.name}" if (goals.clock_ahead_ms or 0) > 0 else ""
+            return [f"the night is not over for another {over_in_ms // 1000 + 1} seconds{whose}"]
         missing: list[str] = []
         for name, cluster in self._sources.items():
             try:
@@ -287,6 +320,8 @@ class Goals:
 
     def __init__(self, night_end_ms: int) -> None:
         self.night_end_ms = night_end_ms
+        self.clock_ahead_ms: int | None = None
+        """By how much this machine's clock is ahead of the aggregate's; None: nobody has asked yet."""
         self.sources: dict[str, Offsets] = {}
         self.input: Offsets = {}
         self.moved: Offsets = {}

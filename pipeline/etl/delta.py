@@ -186,7 +186,10 @@ class Transaction:
         # `delta.setTransactionRetentionDuration`.
         run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, self._none)
         ledger = self._delta.actions.DomainMetadata(DOMAIN_PREFIX + night.night, night.to_json(), False)
-        return self._commit(self._actions.appended(ledger).appended(run))
+        actions = self._actions.appended(ledger).appended(run)
+        for gone in self._plan.takes_back:
+            actions = actions.appended(self._delta.actions.DomainMetadata(DOMAIN_PREFIX + gone, "", True))
+        return self._commit(actions)
 
     def _commit(self, actions: Any) -> int:
         none = self._none

@@ -14,7 +14,12 @@ from penstock import log
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.load import Outcome
 
-DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
+DID = {
+    "loaded": "loaded",
+    "reloaded": "loaded again",
+    "already": "is in the table already",
+    "joined": "has the rows of the nights that were taken back",
+}
 
 
 class Display:
@@ -60,6 +65,13 @@ class Display:
         """Say why a table's night is not loaded, where the command goes on."""
         click.echo(f"penstock: {f'table {table}: ' if table else ''}{error}", err=True)
 
+    def taken_back(self, outcome: Outcome | None, table: str = "") -> None:
+        """Say what became of the nights that weren't over."""
+        if outcome is not None:
+            self.done(outcome, table)
+        elif not self._as_json:
+            click.echo(f"{f'table {table}: ' if table else ''}no night is in the table before its end: nothing was taken back")
+
     def done(self, outcome: Outcome, table: str = "") -> None:
         """Say what became of a night."""
         commit = outcome.commit
@@ -82,4 +94,6 @@ class Display:
             words += f", {commit.rejects:,} rejects"
         if commit.missing:
             words += f"; marked incomplete: {'; '.join(commit.missing)}"
+        if commit.decided:
+            words += f"; {'; '.join(commit.decided)}"
         print(f"{words} (run {commit.run}, {outcome.seconds:.1f} s)", flush=True)

@@ -33,13 +33,19 @@ class Range:
     rows: int
     rejects: int
 
+    def joined(self, later: Range) -> Range:
+        """This part and the one that goes on where it ends, as one."""
+        counts = self.records + later.records, self.rows + later.rows, self.rejects + later.rejects
+        return Range(self.start, later.end, *counts)
+
 
 @dataclass(frozen=True)
 class NightCommit:
     """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
     (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
     that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are the leader epochs
-    under which the ends of its ranges were seen, where they are noted."""
+    under which the ends of its ranges were seen, where they are noted. `decided` are sentences about what a person decided
+    for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them."""
 
     night: str
     run: int
@@ -49,6 +55,13 @@ class NightCommit:
     nights: tuple[str, ...] = field(default=())
     plan: str = WITHOUT_PLAN_ID
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    decided: tuple[str, ...] = field(default=())
+    joined: tuple[tuple[int, str], ...] = field(default=())
+
+    @property
+    def runs(self) -> list[tuple[int, str]]:
+        """The runs, each with the id of its plan, whose rejects are this night's."""
+        return [*self.joined, (self.run, self.plan)]
 
     @property
     def records(self) -> int:
@@ -81,6 +94,8 @@ class NightCommit:
             "nights": list(self.nights),
             "plan": self.plan,
             "epochs": epochs_to_json(self.epochs),
+            "decided": list(self.decided),
+            "joined": [list(run) for run in self.joined],
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -99,7 +114,10 @@ class NightCommit:
             topic_id, nights = str(document.get("topic_id", "")), tuple(map(str, document.get("nights", ())))
             night, run, missing = str(document["night"]), int(document["run"]), tuple(document["missing"])
             epochs = epochs_from_json(document.get("epochs", ()))
-            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", WITHOUT_PLAN_ID)), epochs)
+            decided = tuple(map(str, document.get("decided", ())))
+            joined = tuple((int(number), str(plan_id)) for number, plan_id in document.get("joined", ()))
+            plan = str(document.get("plan", WITHOUT_PLAN_ID))
+            return cls(night, run, partitions, missing, topic_id, nights, plan, epochs, decided, joined)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
 
@@ -126,6 +144,12 @@ class Status:
     def night(self, night: str) -> NightCommit | None:
         """The commit that a night is in."""
         return next((commit for commit in self.nights if night == commit.night or night in commit.nights), None)
+
+    def completed_by(self, commit: NightCommit) -> NightCommit:
+        """The commit with which all of a night is in the table: itself, or the first complete one after it, which has what was
+        missing; itself also where that hasn't come yet."""
+        later = (each for each in self.nights if each.night >= commit.night and not each.missing)
+        return next(later, commit)
 
     @property
     def ends(self) -> dict[TopicPartition, int]:

@@ -31,7 +31,16 @@ from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.ledger import NightCommit, Status
-from penstock.pipeline.etl.night import NIGHTS_MAX, Night, WhenIncomplete, between, parse_night, time_zone
+from penstock.pipeline.etl.night import (
+    COVERED_MAX,
+    NIGHTS_MAX,
+    YESTERDAY,
+    Night,
+    WhenIncomplete,
+    between,
+    parse_night,
+    time_zone,
+)
 from penstock.pipeline.etl.run import Run
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.options import Timeouts
@@ -48,10 +57,10 @@ SAID_EVERY_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did with a night: `loaded`, `reloaded`, or `already` there."""
+    """What a call did with a night: `loaded`, `reloaded`, or `already` there; or `joined` to it what was taken back."""
 
     commit: NightCommit
-    did: Literal["loaded", "reloaded", "already"]
+    did: Literal["loaded", "reloaded", "already", "joined"]
     seconds: float
 
 
@@ -101,6 +110,8 @@ class Load:
             config["penstock.etl.schema"], config["penstock.etl.event.day"], config["penstock.etl.record.columns"], self._keys
         )
         self._zone = time_zone(config["penstock.etl.time.zone"])
+        self._name = name
+        self._clock = clock
         self._incomplete = incomplete
         self._wait_seconds = wait_seconds
         self._on_step = on_step
@@ -127,8 +138,7 @@ class Load:
 
     def over_in_s(self, night: Night) -> float:
         """How long a night still goes on, where the wall clock says when it is over; else and after its end 0."""
-        goals, now_ms = self._cut.goals(night), round(time.time() * 1000)
-        return (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
+        return self._cut.over_in_ms(self._cut.goals(night)) / 1000
 
     async def next_night(self, first: Night) -> tuple[Night, bool]:
         """The night that the table takes next, `first` if it has none yet, and whether that is a reload that was begun.
@@ -138,13 +148,22 @@ class Load:
         with _failures_as_words():
             status = await asyncio.to_thread(table.status, self._table)
             pending = await asyncio.to_thread(plan.pending, self._table, status)
+            self._check_ahead(status, pending)
             if pending is not None:
                 return parse_night(pending.night), pending.reload
             return (parse_night(status.nights[-1].night).next if status.nights else first), False
 
-    async def night(self, night: Night, *, reload: bool = False, covering: bool = False, at_once: bool = False) -> Outcome:
+    async def night(
+        self,
+        night: Night,
+        *,
+        reload: bool = False,
+        covering: bool = False,
+        covering_since: Night | None = None,
+        at_once: bool = False,
+    ) -> Outcome:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
-        said to be `covering`.
+        said to be `covering`; more than `COVERED_MAX` only if a person says since which one they are missing.
 
         Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded. With
         `at_once` it raises NotYet where it would wait.
@@ -153,12 +172,50 @@ class Load:
         with _failures_as_words(), _lock(self._table):
             status, pending = await asyncio.to_thread(self._begin, night, reload)
             commit = status.night(str(night))
+            if not reload:
+                self._check_ahead(status, pending)
             did: Literal["loaded", "reloaded", "already"] = "already"
             if commit is None or reload:
-                made = await self._plan(night, status, pending, reload, covering, at_once)
+                since = covering_since or (night if covering else None)
+                made = await self._plan(night, status, pending, reload, since, at_once)
                 commit, did = await self._run_around_rot(made), "reloaded" if made.reload else "loaded"
             await asyncio.to_thread(self._finish, commit)
             return Outcome(commit, did, time.monotonic() - began)
+
+    async def take_back(self) -> Outcome | None:
+        """Take back the nights that the table has and that are not over: their rows become part of the night before them, and
+        the nights can be loaded once they are over. None: there are no such nights.
+
+        Raises Refused or EtlError.
+        """
+        began = time.monotonic()
+        with _failures_as_words(), _lock(self._table):
+            status = await asyncio.to_thread(table.status, self._table)
+            pending = await asyncio.to_thread(plan.pending, self._table, status)
+            if pending is None or not pending.takes_back:
+                # A clock that is behind would take back nights that are over.
+                await self._cut.clock_ahead_ms()
+                if pending is not None and (pending.reload or not self._is_ahead(pending.night)):
+                    raise _unfinished(pending)
+                if pending is not None:
+                    await asyncio.to_thread(self._table.remove, plan.name(pending.run))
+                made = self._take_back_plan(status)
+                if made is None:
+                    if status.nights:
+                        await asyncio.to_thread(self._finish, status.nights[-1])
+                    return None
+                await asyncio.to_thread(plan.persist, self._table, made)
+            else:
+                made = pending
+            self._begun = parse_night(made.night), True, status.run
+            commit = plan.joined(made, status)
+            assert commit is not None  # the plan agrees with the table
+            with session.failures_as_words(f"night {made.night}"):
+                spark = await asyncio.to_thread(self._started)
+                run = await asyncio.to_thread(Run, spark, self._table, self._rejects, made, self._declared)
+                await asyncio.to_thread(run.join, commit)
+            await asyncio.to_thread(self._finish, commit)
+            return Outcome(commit, "joined", time.monotonic() - began)
 
     def left(self) -> str:
         """What an interrupt left of the night that was loaded then; said once Spark is gone."""
@@ -175,6 +232,59 @@ class Load:
 
     # The plan
 
+    def _is_ahead(self, night: str) -> bool:
+        """Whether a night isn't over by this machine's clock; where the records say when one is, whether it hasn't begun."""
+        date = parse_night(night)
+        if self._clock == "wall":
+            return self._cut.over_in_ms(self._cut.goals(date)) > 0
+        return date.date > datetime.datetime.now(self._zone).date()
+
+    def _check_ahead(self, status: Status, pending: plan.Plan | None) -> None:
+        """See that the table has no night, and no plan of one, that isn't over: until its end no run would load what arrives.
+
+        Raises Refused.
+        """
+        if pending is not None and pending.takes_back:
+            raise Refused(
+                f"the nights {', '.join(pending.takes_back)} are being taken back (run {pending.run})\n"
+                f"hint: {self._command('--take-back')} finishes that"
+            )
+        known = [(commit.night, commit.run) for commit in status.nights] + ([(pending.night, pending.run)] if pending else [])
+        ahead = [f"{night} (run {run})" for night, run in known if self._is_ahead(night)]
+        if ahead:
+            now = datetime.datetime.now(self._zone).isoformat(" ", "seconds")
+            raise Refused(
+                f"night {', '.join(ahead)} is in `{self._table}` or planned for it, and is not over: by this machine's clock it"
+                f" is {now}, and then or now that was wrong; nothing is loaded until this is settled\n"
+                f"hint: if this clock is right, {self._command('--take-back')} lets the rows count for the night before"
+            )
+
+    def _command(self, *words: object) -> str:
+        """A command line of `penstock etl` for this table, as messages name it."""
+        table = ["--table", self._name] if self._name else []
+        return "`" + " ".join(map(quoted, ["penstock", "etl", "--config", "FILE", *table, *words])) + "`"
+
+    def _take_back_plan(self, status: Status) -> plan.Plan | None:
+        """The plan that takes back the nights that aren't over, or None."""
+        ahead = [commit for commit in status.nights if self._is_ahead(commit.night)]
+        if not ahead:
+            return None
+        names = tuple(commit.night for commit in ahead)
+        decided = f"took back {', '.join(names)}, loaded before their end"
+        before = next((commit for commit in reversed(status.nights) if commit.night < names[0]), None)
+        if before is None:
+            # The table has no night yet that is over: the last one that is gets the rows, and can't be called complete.
+            last = parse_night(YESTERDAY, self._zone)
+            missing = (f"it was loaded as night {names[0]}, by a clock that was ahead", *ahead[-1].missing)
+            before = NightCommit(str(last), 0, {}, missing)
+        found = plan.Plan(
+            before.night, status.run + 1, {}, missing=before.missing, topic_id=status.topic_id, nights=before.nights,
+            epochs=status.epochs, decided=(*before.decided, decided), takes_back=names,
+        )  # fmt: skip
+        commit = plan.joined(found, status)
+        assert commit is not None
+        return replace(found, ranges={tp: (part.start, part.end) for tp, part in commit.partitions.items()})
+
     def _begin(self, night: Night, reload: bool) -> tuple[Status, plan.Plan | None]:
         """The table as it is, and the plan of its next run that a process which died has left. Raises Refused where what was
         declared, or the commit of this night, doesn't fit them."""
@@ -188,15 +298,14 @@ class Load:
         return status, pending
 
     async def _plan(
-        self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, covering: bool, at_once: bool
+        self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, since: Night | None, at_once: bool
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
-                how = " with `--reload`" if pending.reload else ""
-                raise Refused(f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}")
+                raise _unfinished(pending)
             await self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs)
             return pending
-        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, covering, at_once))
+        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, since, at_once))
         await asyncio.to_thread(self._persist, made)
         return made
 
@@ -213,22 +322,37 @@ class Load:
             topic_id=commit.topic_id, nights=commit.nights, epochs=commit.epochs,
         )  # fmt: skip
 
-    async def _next_plan(self, night: Night, status: Status, covering: bool, at_once: bool) -> plan.Plan:
+    async def _next_plan(self, night: Night, status: Status, since: Night | None, at_once: bool) -> plan.Plan:
+        """The plan of a night, with those before it that are missing: from `since` on, as a person says; up to `COVERED_MAX` of
+        them where it is the night itself, none without it."""
         skipped = _skipped(night, status)
-        if skipped and not covering:
-            gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
-            nights = f"{skipped[0]}..{night}"
-            raise Refused(
-                f"night {gap} is not in the table yet, and what arrived in it would become part of night {night}: load"
-                f" `--nights {quoted(nights)}`, or all of it as one commit with `--night {quoted(night)} --covering`"
-            )
+        decided = self._check_skipped(night, skipped, since) if skipped else ()
         self.check_begun(night)
         missing = await self._until_complete(night, at_once)
         ranges = await self._cut.ranges(status)
         return plan.Plan(
             str(night), status.run + 1, ranges.offsets, missing=tuple(missing),
-            topic_id=ranges.topic_id, nights=tuple(map(str, skipped)), epochs=ranges.epochs,
+            topic_id=ranges.topic_id, nights=tuple(map(str, skipped)), epochs=ranges.epochs, decided=decided,
         )  # fmt: skip
+
+    def _check_skipped(self, night: Night, skipped: list[Night], since: Night | None) -> tuple[str, ...]:
+        """See that a night may take those along; what a person has decided about it. Raises Refused."""
+        gap = str(skipped[0]) if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
+        if since is None:
+            nights = f"{skipped[0]}..{night}"
+            raise Refused(
+                f"night {gap} is not in the table yet, and what arrived in it would become part of night {night}: load"
+                f" `--nights {quoted(nights)}`, or all of it as one commit with `--night {quoted(night)} --covering`"
+            )
+        if since == skipped[0]:
+            return (f"covers {gap}, by a person's word",)
+        if since != night or len(skipped) > COVERED_MAX:
+            raise Refused(
+                f"night {night} would take {len(skipped)} nights along ({gap}), and a person has to say that they are missing:"
+                f" a clock that is ahead asks for as many\nhint: if nothing was loaded for so long,"
+                f" {self._command('--night', night, '--covering-since', skipped[0])}"
+            )
+        return ()
 
     async def _until_complete(self, night: Night, at_once: bool) -> list[str]:
         """Wait as configured until the night has arrived; what is missing all the same (only with `mark`). Raises Incomplete,
@@ -238,16 +362,15 @@ class Load:
             wait = self._wait = Wait(night, self._cut.goals(night), self._wait_seconds)
         goals = wait.goals
         while True:
-            now_ms = round(time.time() * 1000)
-            missing = await self._cut.missing(goals, now_ms, everywhere=self._incomplete == "mark")
+            missing = await self._cut.missing(goals, everywhere=self._incomplete == "mark")
             # What goes on can't be marked as done: only what should be there and is not.
-            if not missing or (self._incomplete == "mark" and not self._cut.too_early(goals, now_ms)):
+            if not missing or (self._incomplete == "mark" and self._cut.is_over(goals)):
                 return missing
             # A night that goes on beyond the limit is not waited for at all.
-            over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
+            over_s = self._cut.over_in_ms(goals) / 1000
             if self._incomplete != "wait" or time.monotonic() + max(wait.pause_s, over_s) > wait.deadline:
                 self._wait = None
-                way_on = "" if self._cut.too_early(goals, now_ms) else ", or load what is there with `--incomplete mark`"
+                way_on = ", or load what is there with `--incomplete mark`" if self._cut.is_over(goals) else ""
                 raise Incomplete(f"night {night} is incomplete: {'; '.join(missing)}; run it again later{way_on}")
             # Positions that move on are no news of their own.
             kind, now = re.sub(r"\d+", "", missing[0]), time.monotonic()
@@ -336,9 +459,14 @@ class Load:
             with session.failures_as_words("the rejects of runs that don't count can't be removed"):
                 rejects.remove(spark, self._rejects, stray)
             failpoints.failpoint(REJECTS_CLEANED)
-        while ready.mark_ready(self._table, status.night(commit.night) or commit):
-            # Another machine may have loaded the night again meanwhile: its marker is looked at once more, by what is so now.
-            status = table.status(self._table)
+        # Another machine may have loaded the night again meanwhile: markers are looked at once more, by what is so now.
+        while ready.mark_nights(self._table, commit, lambda: table.status(self._table)):
+            pass
+
+
+def _unfinished(pending: plan.Plan) -> Refused:
+    how = " with `--reload`" if pending.reload else ""
+    return Refused(f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}")
 
 
 def _skipped(night: Night, status: Status) -> list[Night]:

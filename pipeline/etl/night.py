@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from penstock.config import ConfigError
 
 NIGHTS_MAX = 3660
+COVERED_MAX = 3  # nights that one takes along without a person's word: those of a long weekend
 WhenIncomplete = Literal["wait", "fail", "mark"]
 
 

@@ -35,8 +35,11 @@ class Nights:
             for name, own in tables.items()
         }
 
-    async def load(self, nights: list[Night], *, reload: bool, covering: bool) -> None:
-        """Load nights, each of all tables; those that are complete first. Raises EtlError: the only failure, or all in one."""
+    async def load(self, nights: list[Night], **how: Any) -> None:
+        """Load nights, each of all tables; those that are complete first. `how` are the options of `Load.night`.
+
+        Raises EtlError: the only failure, or all in one.
+        """
         failed: dict[str, EtlError] = {}
         next(iter(self._loads.values())).check_begun(nights[-1])
         for night in nights:
@@ -45,7 +48,7 @@ class Nights:
             while left:
                 name = left.popleft()
                 try:
-                    outcome = await self._loads[name].night(night, reload=reload, covering=covering, at_once=len(left) > 0)
+                    outcome = await self._loads[name].night(night, at_once=len(left) > 0, **how)
                     self._display.done(outcome, name)
                     waited = 0
                 except NotYet:
@@ -55,14 +58,33 @@ class Nights:
                         await asyncio.sleep(LONGEST_PAUSE_S)
                         waited = 0
                 except EtlError as error:
-                    if len(self._loads) == 1:
-                        raise
-                    failed[name] = error
-                    self._display.failed(name, error)
-                    if await asyncio.to_thread(JVM.gone):
-                        await asyncio.to_thread(self._engine.stop)
+                    await self._failed(name, error, failed)
+        self._raise_all(failed, "loaded")
+
+    async def take_back(self) -> None:
+        """Take back the nights that aren't over, of all tables. Raises EtlError: the only failure, or all in one."""
+        failed: dict[str, EtlError] = {}
+        for name, load in self._loads.items():
+            try:
+                outcome = await load.take_back()
+            except EtlError as error:
+                await self._failed(name, error, failed)
+            else:
+                self._display.taken_back(outcome, name)
+        self._raise_all(failed, "looked through")
+
+    async def _failed(self, name: str, error: EtlError, failed: dict[str, EtlError]) -> None:
+        """Note the failure of a table, where there are others to go on with. Raises it where there are none."""
+        if len(self._loads) == 1:
+            raise error
+        failed[name] = error
+        self._display.failed(name, error)
+        if await asyncio.to_thread(JVM.gone):
+            await asyncio.to_thread(self._engine.stop)
+
+    def _raise_all(self, failed: Mapping[str, EtlError], done: str) -> None:
         if failed:
-            words = f"{len(failed)} of {len(self._loads)} tables were not loaded: {job.words_for_tables(failed)}"
+            words = f"{len(failed)} of {len(self._loads)} tables were not {done}: {job.words_for_tables(failed)}"
             raise Incomplete(words) if all(isinstance(error, Incomplete) for error in failed.values()) else EtlError(words)
 
     def follow(self, first: Night, until: Night | None, retry_s: float) -> Coroutine[Any, Any, None]:

@@ -14,6 +14,7 @@ from penstock.pipeline.etl.errors import EtlError, Refused, words_of
 from penstock.pipeline.etl.ledger import (
     WITHOUT_PLAN_ID,
     NightCommit,
+    Range,
     Status,
     TopicPartition,
     epochs_from_json,
@@ -53,7 +54,8 @@ class Plan:
     pending exactly until the table's run number reaches it. `corrupt` batches are left out and go to the rejects.
     `topic_id` (hexadecimal) says which topic of that name the ranges are of, `nights` which nights before this one
     are loaded with it, `epochs` under which leader epochs the ends were seen. `id` tells plans of one run apart, which two
-    machines may make; the rejects carry it.
+    machines may make; the rejects carry it. `decided` are sentences about what a person decided for it. A plan that
+    `takes_back` nights reads nothing: what they hold becomes part of `night`.
     """
 
     night: str
@@ -66,6 +68,8 @@ class Plan:
     nights: tuple[str, ...] = field(default=())
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    decided: tuple[str, ...] = field(default=())
+    takes_back: tuple[str, ...] = field(default=())
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
         """What of a partition can be read: its range without the corrupt batches, in order."""
@@ -101,6 +105,8 @@ class Plan:
             "nights": list(self.nights),
             "id": self.id,
             "epochs": epochs_to_json(self.epochs),
+            "decided": list(self.decided),
+            "takes_back": list(self.takes_back),
         }
 
 
@@ -161,7 +167,11 @@ def load(table: Storage, run: int) -> Plan | None:
         nights = tuple(map(str, document.get("nights", ())))
         own_id = str(document.get("id", WITHOUT_PLAN_ID))
         epochs = epochs_from_json(document.get("epochs", ()))
-        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs)
+        decided, takes_back = (tuple(map(str, document.get(name, ()))) for name in ("decided", "takes_back"))
+        plan = Plan(
+            night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs, decided,
+            takes_back,
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({words_of(error)}); remove it to plan the night again") from None
     if plan.run != run:
@@ -177,8 +187,8 @@ def pending(table: Storage, status: Status) -> Plan | None:
     plan = load(table, status.run + 1)
     if plan is None:
         return None
-    if plan.reload:
-        commit = status.night(plan.night)
+    if plan.reload or plan.takes_back:
+        commit = joined(plan, status) if plan.takes_back else status.night(plan.night)
         expected = {} if commit is None else {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
         agrees = plan.ranges == expected
     else:
@@ -188,6 +198,22 @@ def pending(table: Storage, status: Status) -> Plan | None:
         where = f"{table}/{name(plan.run)}"
         raise Refused(f"the plan `{where}` of night {plan.night} does not continue what the table holds; remove it")
     return plan
+
+
+def joined(plan: Plan, status: Status) -> NightCommit | None:
+    """What a plan that takes nights back commits: they, and what the table has of the plan's night, as one; None if the table
+    lacks some of them."""
+    commits = [commit for commit in status.nights if commit.night in (plan.night, *plan.takes_back)]
+    if not commits or not {commit.night for commit in commits} >= set(plan.takes_back):
+        return None
+    partitions: dict[TopicPartition, Range] = {}
+    for commit in commits:
+        for tp, part in commit.partitions.items():
+            partitions[tp] = partitions[tp].joined(part) if tp in partitions else part
+    runs = tuple(run for commit in commits for run in commit.runs)
+    return NightCommit(
+        plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs, plan.decided, runs
+    )  # fmt: skip
 
 
 def check_committed(table: Storage, commit: NightCommit) -> None:

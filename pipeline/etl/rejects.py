@@ -48,7 +48,7 @@ def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]])
 def stray(place: Storage, status: Status) -> set[Run]:
     """The runs that have rejects though the main table did not commit them, or replaced what they loaded. A run that is
     not over yet may be another machine's."""
-    committed = {(night.run, night.plan) for night in status.nights}
+    committed = {run for night in status.nights for run in night.runs}
     return {run for run in reject_counts(place).keys() - committed if run[0] <= status.run}
 
 

@@ -77,6 +77,11 @@ class Run:
         if self._run in rowcounts.reject_counts(self._rejects_table):
             rejects.remove(self._spark, self._rejects_table, [self._run])
 
+    def join(self, commit: NightCommit) -> int:
+        """Make the one commit by which nights that the table has become one; the table's new version."""
+        self.night = commit
+        return self.commit()
+
     def commit(self) -> int:
         """Make the one commit that decides; the table's new version."""
         failpoints.failpoint(BEFORE_COMMIT)
@@ -91,4 +96,6 @@ def _commit_of(plan: Plan, counts: dict[TopicPartition, tuple[int, int]]) -> Nig
         records, rows = counts.get(tp, (0, 0))
         records += sum(batch.records for batch in plan.corrupt if (batch.topic, batch.partition) == tp)
         partitions[tp] = Range(start, end, records, rows, records - rows)
-    return NightCommit(plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs)
+    return NightCommit(
+        plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs, plan.decided
+    )

@@ -62,7 +62,7 @@ def missing(world: World, everywhere: bool = False) -> list[str]:
         found: Any = None
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
-                found = await cut.missing(goals, day_ms("2013-01-03"), everywhere=everywhere)
+                found = await cut.missing(goals, everywhere=everywhere)
         finally:
             await cut.close()
         assert isinstance(found, list)

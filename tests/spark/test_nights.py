@@ -425,6 +425,16 @@ def test_an_incomplete_night_waits_fails_or_is_marked(world: World, run: Run) ->
     assert marked.rows == 22
     assert all(words.startswith("dedupe: ") for words in marked.missing) and marked.missing
     assert table.committed(world.storage)[0].missing == marked.missing
+    told = json.loads((Path(world.table) / ready.incomplete_marker("2013-01-01")).read_text())
+    assert told["missing"] == list(marked.missing)
+    marker = Path(world.table) / ready.ready_marker("2013-01-01")
+    assert not marker.exists()
+    # The next night that lacks nothing has the rest.
+    world.arrive()
+    run("2013-01-02", clock="wall")
+    told = json.loads(marker.read_text())
+    assert (told["missing"], told["completed_with"]) == (list(marked.missing), "2013-01-02")
+    assert not (Path(world.table) / ready.incomplete_marker("2013-01-01")).exists()
 
 
 def test_trailing_markers_are_nothing_to_wait_for(world: World, run: Run) -> None:
@@ -474,6 +484,76 @@ def test_a_night_takes_missing_ones_along_only_when_it_is_told_to(world: World, 
         run("2013-01-02", reload=True)
     assert run("2013-01-04", reload=True).commit.nights == commit.nights
     assert run("2013-01-05", clock="wall").commit.rows == 0
+
+
+def test_a_night_that_was_loaded_before_its_end_is_taken_back(world: World, run: Run, spark: Any) -> None:
+    """Its rows and rejects stay, once, with the night before; a kill at any step leaves that to the next call."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    world.take_any_time()
+    first, second, early, after = ((today + datetime.timedelta(days=days)).isoformat() for days in (-3, -1, 0, 2))
+    for number, (day, clock) in enumerate(((first, "wall"), (early, "records"))):
+        world.events(day, 8, start=8 * number)
+        world.send(day, [b"bad"])
+        if clock == "records":
+            world.events(after, 2)  # a sender's clock is ahead in each partition: the records say that today is over
+        world.arrive()
+        run(day, clock=clock, covering=True)
+    before, rejected = rows(world), rejects(world)
+    assert len(before) == 18 and len(rejected) == 2
+    with pytest.raises(Refused, match=rf"night {early} \(run 2\) is in "):
+        run(second, clock="wall", covering=True)
+
+    def take_back(name: str = "") -> Outcome | None:
+        one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+        failpoints.arm(f"{name}=error") if name else None
+        try:
+            return one.take_back()
+        finally:
+            failpoints.disarm()
+            one.close()
+
+    for name in ("etl.before_plan", "etl.plan_aside", "etl.after_plan", "etl.before_commit"):
+        with pytest.raises(failpoints.FailpointError):
+            take_back(name)
+    with pytest.raises(Refused, match=rf"{early} are being taken back \(run 3\)\nhint: .*--take-back` finishes that"):
+        run(second, clock="wall", covering=True)
+    with pytest.raises(failpoints.FailpointError):
+        take_back("etl.after_commit")
+    assert take_back() is None
+    (commit,) = table.committed(world.storage)
+    assert (commit.night, commit.run, commit.rows, commit.rejects, commit.missing) == (first, 3, 18, 2, ())
+    assert commit.decided == (f"took back {early}, loaded before their end",)
+    assert (rows(world), rejects(world)) == (before, rejected)
+    assert [path.name for path in (Path(world.table) / ready.READY).iterdir()] == [f"night={first}"]
+
+    world.events(second, 4, start=100)
+    world.arrive()
+    assert run(second, clock="wall", covering=True).commit.rows == 4
+    assert run(first, clock="wall").did == "already"
+    again = run(first, reload=True).commit
+    assert (again.rows, again.rejects, len(rows(world)), len(rejects(world))) == (18, 2, 22, 2)
+    with pytest.raises(Incomplete, match="not over for another"):
+        run(early, clock="wall")
+
+
+def test_the_first_night_of_a_table_may_be_taken_back(world: World, run: Run, spark: Any) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    world.take_any_time()
+    yesterday, early, after = ((today + datetime.timedelta(days=days)).isoformat() for days in (-1, 0, 2))
+    world.events(early, 8)
+    world.events(after, 2)
+    world.arrive()
+    run(early)
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    outcome = one.take_back()
+    one.close()
+    assert outcome is not None and (outcome.commit.night, outcome.commit.rows, outcome.did) == (yesterday, 10, "joined")
+    assert outcome.commit.missing == (f"it was loaded as night {early}, by a clock that was ahead",)
+    assert table.committed(world.storage) == [outcome.commit]
+    found = sorted(str(path.relative_to(world.table)) for path in (Path(world.table) / "_penstock").glob("_*/*"))
+    assert found == [ready.incomplete_marker(yesterday)]
+    assert run(yesterday, clock="wall").did == "already"
+    assert len(rows(world)) == 10
 
 
 def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run, spark: Any) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 
 from penstock.config import Config
 from penstock.pipeline import job
@@ -187,6 +187,18 @@ class World:
         for future in self.admin.delete_records(before).values():
             future.result(30)
 
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        """Set a config of a topic at the aggregate."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        for future in self.admin.incremental_alter_configs([resource]).values():
+            future.result(30)
+
+    def take_any_time(self) -> None:
+        """Let the topics take records of the future, as from a sender whose clock is ahead."""
+        for topic in (self.topic, f"{self.topic}.deduped"):
+            self.set_config(topic, "message.timestamp.after.max.ms", str(10 * 86_400_000))
+
     def arrive(self, less: int = 0) -> None:
         """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
         self.ends(f"{self.topic}.deduped")
@@ -242,9 +254,17 @@ class Loading:
         self._load = Load(config, **options)
         self._runner = asyncio.Runner()
 
-    def night(self, night: Night, **how: bool) -> Outcome:
+    def night(self, night: Night, **how: Any) -> Outcome:
         """Load a night."""
         return self._runner.run(self._load.night(night, **how))
+
+    def next_night(self, first: Night) -> tuple[Night, bool]:
+        """The night that the table takes next."""
+        return self._runner.run(self._load.next_night(first))
+
+    def take_back(self) -> Outcome | None:
+        """Take back the nights that aren't over."""
+        return self._runner.run(self._load.take_back())
 
     def close(self) -> None:
         """Close it, and the loop."""

@@ -179,17 +179,65 @@ def test_a_plan_is_whole_or_not_there(tmp_path: Path) -> None:
     assert plan.load(LocalStorage(tmp_path), 1) is None
 
 
+def mark(folder: Path, *commits: NightCommit) -> bool:
+    """Let the markers say what a table of these nights holds, after the last of them."""
+    status = Status(list(commits), max(commit.run for commit in commits))
+    return ready.mark_nights(LocalStorage(folder), commits[-1], lambda: status)
+
+
+def markers(folder: Path) -> list[str]:
+    found = sorted((folder / "_penstock").glob("_*/*"))
+    return [f"{path.parent.name} {path.name.removeprefix('night=')}" for path in found]
+
+
 def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -> None:
     commit = night("2013-01-01", 1, 0, 5)
-    assert ready.mark_ready(LocalStorage(tmp_path), commit)
-    assert not ready.mark_ready(LocalStorage(tmp_path), commit)
+    assert mark(tmp_path, commit)
+    assert not mark(tmp_path, commit)
     marker = tmp_path / ready.ready_marker("2013-01-01")
     told = json.loads(marker.read_text())
     assert told == {"night": "2013-01-01", "run": 1, "records": 5, "rows": 4, "rejects": 1, "missing": []}
     marker.unlink()
-    assert ready.mark_ready(LocalStorage(tmp_path), commit)
-    assert ready.mark_ready(LocalStorage(tmp_path), night("2013-01-01", 2, 0, 5))
+    assert mark(tmp_path, commit)
+    assert mark(tmp_path, night("2013-01-01", 2, 0, 5))
     assert tmp_path / "_penstock" in marker.parents
+
+
+def test_an_incomplete_night_is_ready_once_a_later_one_lacks_nothing(tmp_path: Path) -> None:
+    lacking = dataclasses.replace(night("2013-01-02", 2, 5, 9), missing=("source x is down",), nights=("2013-01-01",))
+    nights = [lacking]
+    assert mark(tmp_path, *nights)
+    assert markers(tmp_path) == ["_INCOMPLETE 2013-01-01", "_INCOMPLETE 2013-01-02"]
+    nights.append(dataclasses.replace(night("2013-01-03", 3, 9, 12), missing=("source x is down",)))
+    assert mark(tmp_path, *nights)
+    assert markers(tmp_path) == [f"_INCOMPLETE 2013-01-0{day}" for day in (1, 2, 3)]
+    nights.append(night("2013-01-04", 4, 12, 15))
+    assert mark(tmp_path, *nights)
+    assert markers(tmp_path) == [f"_READY 2013-01-0{day}" for day in (1, 2, 3, 4)]
+    assert not mark(tmp_path, *nights)
+    told = json.loads((tmp_path / ready.ready_marker("2013-01-01")).read_text())
+    assert (told["loaded_with"], told["completed_with"], told["missing"]) == ("2013-01-02", "2013-01-04", ["source x is down"])
+
+
+def test_markers_of_nights_that_the_table_lacks_are_removed(tmp_path: Path) -> None:
+    """An earlier version called an incomplete night ready, a clock that was ahead left nights that haven't been."""
+    lacking = dataclasses.replace(night("2013-01-01", 1, 0, 5), missing=("source x is down",))
+    for name in (ready.ready_marker("2013-01-01"), ready.ready_marker("2013-02-01"), ready.incomplete_marker("2013-02-02")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert mark(tmp_path, lacking)
+    assert markers(tmp_path) == ["_INCOMPLETE 2013-01-01"]
+
+
+def test_a_marker_that_another_machine_writes_meanwhile_stays(tmp_path: Path) -> None:
+    first, second = night("2013-01-01", 1, 0, 5), night("2013-01-02", 2, 5, 9)
+
+    def read() -> Status:
+        mark(tmp_path, first, second)
+        return Status([first], 1)  # as it was when this machine asked
+
+    ready.mark_nights(LocalStorage(tmp_path), first, read)
+    assert markers(tmp_path) == ["_READY 2013-01-01", "_READY 2013-01-02"]
 
 
 def test_what_another_machine_left_of_a_marker_goes_and_does_no_harm(tmp_path: Path) -> None:
@@ -197,12 +245,12 @@ def test_what_another_machine_left_of_a_marker_goes_and_does_no_harm(tmp_path: P
     place, commit = LocalStorage(tmp_path), night("2013-01-01", 1, 0, 5)
     name = ready.ready_marker("2013-01-01")
     marker = tmp_path / name
-    ready.mark_ready(place, night("2013-01-01", 2, 0, 5))
+    mark(tmp_path, night("2013-01-01", 2, 0, 5))
     told = marker.read_text()
     place.replace(name, b"older", lambda: place.sweep(name))
     assert marker.read_text() == told
     (marker.parent / f".{marker.name}.{'0' * 32}.tmp").touch()
-    assert ready.mark_ready(place, commit)
+    assert mark(tmp_path, commit)
     assert [path.name for path in marker.parent.iterdir()] == [marker.name]
 
 

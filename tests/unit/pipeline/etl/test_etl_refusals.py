@@ -15,10 +15,11 @@ import pytest
 
 from penstock.config import Config, ConfigError
 from penstock.pipeline import job
-from penstock.pipeline.etl import places
+from penstock.pipeline.etl import places, plan
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.ledger import NightCommit, Range
+from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
 from support.etl_world import Loading
 from support.patience import until
@@ -129,6 +130,51 @@ def test_a_night_that_would_take_others_along_is_refused(tmp_path: Path) -> None
         one.night(parse_night("2099-01-03"), covering=True)
     with pytest.raises(Refused, match="lies before"):
         one.night(parse_night("2012-12-31"), covering=True)
+    one.close()
+
+
+def test_many_nights_are_taken_along_only_by_a_persons_word(tmp_path: Path) -> None:
+    """A clock that is a month ahead asks for as many as an outage of a month."""
+    commit(tmp_path, "2013-01-01")
+    one = load(tmp_path)
+    with pytest.raises(Incomplete, match="can't be asked"):
+        one.night(parse_night("2013-01-05"), covering=True)
+    many, since = parse_night("2013-01-06"), "--night 2013-01-06 --covering-since 2013-01-02"
+    with pytest.raises(Refused, match=rf"take 4 nights along \(2013-01-02\.\.2013-01-05\)[^`]*\nhint: .* {since}`"):
+        one.night(many, covering=True)
+    for wrong in ("2012-12-01", "2013-01-03"):
+        with pytest.raises(Refused, match=f"hint: .* {since}`"):
+            one.night(many, covering_since=parse_night(wrong))
+    with pytest.raises(Incomplete, match="can't be asked"):
+        one.night(many, covering_since=parse_night("2013-01-02"))
+    one.close()
+
+
+@pytest.mark.parametrize("clock", ["wall", "records"])
+def test_a_night_of_the_future_that_the_table_has_is_named_by_each_call(
+    tmp_path: Path, clock: Literal["wall", "records"]
+) -> None:
+    """And taken back only if another machine's clock agrees."""
+    ahead = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=2)
+    commit(tmp_path, ahead.isoformat())
+    one = load(tmp_path, clock=clock)
+    for date in (ahead, ahead - datetime.timedelta(days=3)):
+        with pytest.raises(Refused, match=rf"night {ahead} \(run 1\) is in .* not over.*\nhint: .* --take-back` lets"):
+            one.night(parse_night(date.isoformat()))
+    with pytest.raises(Refused, match=f"night {ahead}"):
+        one.next_night(parse_night("2013-01-01"))
+    with pytest.raises(EtlError, match="can't be asked"):
+        one.take_back()
+    one.close()
+
+
+def test_a_night_of_the_future_that_was_planned_is_named(tmp_path: Path) -> None:
+    commit(tmp_path, "2013-01-01")
+    ahead = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=2)
+    plan.persist(LocalStorage(tmp_path / "table"), plan.Plan(ahead.isoformat(), 2, {("flights.deduped", 0): (5, 9)}))
+    one = load(tmp_path)
+    with pytest.raises(Refused, match=rf"night {ahead} \(run 2\) is in .* planned"):
+        one.night(parse_night("2013-01-02"))
     one.close()
 
 
