@@ -14,7 +14,7 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
-from penstock.mirror.source import source_log
+from penstock.mirror.source import Source, source_log
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
 from penstock.pipeline import job
@@ -84,6 +84,10 @@ class Desk:
         # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
         # meanwhile is counted behind that.
         known = await self._readable(lane) or MirrorPosition(0, UNSEEN, ours.topic_id)
+        if known.records == 0:
+            cluster = Source(self._name, self._source, self._target, lane.group)
+            await cluster.learn()
+            await cluster.check_twins(lane, theirs.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
         again = await self._again(lane, known, start, offset) if same_log else known.records
         async with self._fenced(lane) as decision:

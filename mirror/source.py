@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock import log
+from penstock.hints import quoted
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import cluster_of
 from penstock.pipeline.clients.admin import Admin
@@ -13,6 +14,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import MIRROR_GROUPS
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.position import fields_of
 from penstock.pipeline.stages.sourcelog import SourceLog
 
 
@@ -40,6 +42,7 @@ class Source:
         self.log = log.get(__name__, source=name)
         self._target = target
         self._rings: dict[str, str] = {}  # topic here -> the group that says it is copied from our target
+        self._others: list[str] = []  # the groups at the target that other positions of mirrors are in
         self._begun = self._ended = 0  # the latest asking that has begun, and that has ended well
         self._learnt = False
         self._learning = asyncio.Lock()
@@ -65,6 +68,9 @@ class Source:
                 if group.startswith(MIRROR_GROUPS):
                     rings.update(dict.fromkeys(await self._copied(group), group))
             self._rings = rings
+            self._others = [
+                one for one in await self._target.list_groups() if one.startswith(MIRROR_GROUPS) and one != self.group
+            ]
             self._learnt = True
             self._ended = self._begun
 
@@ -114,6 +120,23 @@ class Source:
             found = (await self._target.committed(other.group, [into]))[into]
             if found is not None and cluster_of(found[1]) == self.cluster_id:
                 raise self._twice(other)
+
+    async def check_twins(self, lane: Identity, topic_id: bytes) -> None:
+        """Refuse to begin where a mirror of another name, or this one under another source's name, copies from the same topic.
+        `topic_id` is the source topic's. Raises OperatorNeeded, KafkaError.
+        """
+        if not self.cluster_id:
+            return
+        for group in self._others:
+            found = (await self._target.committed(group, [lane.into], require_stable=False))[lane.into]
+            noted = {} if found is None else fields_of(found[1])
+            if group == lane.older_group or noted.get("cluster") != self.cluster_id or noted.get("topic_id") != topic_id.hex():
+                continue
+            raise OperatorNeeded(
+                f"group `{group}` at the target says that another mirror, or another source of this one, copies the same topic "
+                f"(cluster id {self.cluster_id}) into {lane.into[0]}-{lane.into[1]}, so each record would be there twice: stop "
+                f"one of them; if the other one is gone for good, `penstock groups delete {quoted(group)}`"
+            )
 
     def _twice(self, other: Source) -> OperatorNeeded:
         return OperatorNeeded(

@@ -95,8 +95,9 @@ class MirrorWorker:
         end = await self._target.end_offset(into)
         if end > 0:
             raise OperatorNeeded(
-                f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "
-                f"source is new, {hints.to_begin(self.identity.address, 'earliest')}{await self._older_position()}"
+                f"the target has data (end offset {end}) but no position of source {self.identity.source}: if that was lost, "
+                f"{hints.to_begin(self.identity.address)} goes on where the copy ended; if this source is new, "
+                f"{hints.to_begin(self.identity.address, 'earliest')}{await self._older_position()}"
             )
         await self._commit_position(MirrorPosition(0, UNSEEN, self._into.topic_id))
 
@@ -128,15 +129,19 @@ class MirrorWorker:
             position = replace(position, topic_id=topic_id)
         position.check_cluster(self._cluster.cluster_id, self._begin)
         position.check_topic(topic_id, self._begin)
+        if position.records == 0:
+            await self._cluster.check_twins(self.identity, topic_id)
         position = await self._source_log.check(position)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
         if position != self.position:
             is_new = position.cluster != self.position.cluster
             await self._commit_position(position)
             if is_new:
-                # A mirror the other way round may be starting now, too: each has said what it copies before it looks, so that
-                # at least one of the two sees the other.
+                # A mirror the other way round, or of another name, may be starting now, too: each has said what it copies
+                # before it looks, so that at least one of the two sees the other.
                 await self._cluster.check(self.identity.partition[0], self._into.name, again=True)
+                if position.records == 0:
+                    await self._cluster.check_twins(self.identity, topic_id)
         failpoint(POSITIONED)
         self._log.info("copies from offset %d", position.offset)
         return {self.identity.partition: position.offset}
