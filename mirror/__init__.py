@@ -12,6 +12,7 @@ worker       one partition of one source, copied exactly once
 identity     the names under which a partition's copy is known
 position     where a partition's copy stands, kept on the target
 decisions    where a lane begins, what it leaves out, that it tries again
+recount      what was copied before a position was lost
 sourcerange  what a skip sets aside of a source's log
 status       where every lane stands, seen from any host
 """

@@ -14,6 +14,7 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
+from penstock.mirror.recount import recount
 from penstock.mirror.source import Source, source_log
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
@@ -83,7 +84,10 @@ class Desk:
         offset, start = await at.find(self._source, tp, lane), await self._source.start_offset(tp)
         # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
         # meanwhile is counted behind that.
-        known = await self._readable(lane) or MirrorPosition(0, UNSEEN, ours.topic_id)
+        known = await self._readable(lane)
+        if known is None:
+            others = self._other_groups(lane)
+            known = await recount(self._source, self._target, lane, (theirs, ours), offset, others)
         if known.records == 0:
             cluster = Source(self._name, self._source, self._target, lane.group)
             await cluster.learn()
@@ -138,6 +142,12 @@ class Desk:
                     f"it has no position to go on from: {hints.to_begin(lane.address, 'earliest|latest|OFFSET')} gives it one"
                 )
             return await self._commit(decision, lane, "retry", before, before)
+
+    def _other_groups(self, lane: Identity) -> list[str]:
+        """The groups of the sources that copy into the same topic."""
+        chosen = TopicChoice(self._config)
+        names = [name for name in job.sources(self._config) if name != self._name]
+        return [job.mirror_group(self._config, name) for name in names if chosen.out_of(name, lane.into[0]) is not None]
 
     def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
         return fenced(

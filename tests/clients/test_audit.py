@@ -105,6 +105,15 @@ class Pipeline:
         async with Admin(bootstrap) as admin:
             await admin.create_topics(dict.fromkeys(names, 2), configs={"retention.ms": "-1"})
 
+    def delete_group(self, group: str) -> None:
+        """Lose a stage's positions."""
+
+        async def delete() -> None:
+            async with Admin(self.target.bootstrap) as admin:
+                await admin.delete_groups([group])
+
+        asyncio.run(delete())
+
     async def recreate(self, broker: BrokerProcess, topic: str) -> None:
         async with Admin(broker.bootstrap) as admin:
             await admin.delete_topics([topic])
@@ -459,6 +468,38 @@ def test_what_operators_let_be_copied_again_is_counted_and_no_difference(pipelin
     assert f"had it copied or read again, or began in another log: {source['again']:,} of A {pipeline.topic}." in said
     # One more that is there twice isn't explained by what was copied again.
     for stage in (mirror, dedupe):
+        stage.stop()
+    pipeline.send(pipeline.target, pipeline.topic, [1])
+    assert pipeline.audit()["parts_at"] == f"aggregate {pipeline.topic}"
+
+
+@pytest.mark.parametrize("at", ["where it was", "earlier", "later"])
+def test_a_position_that_was_lost_is_counted_from_the_logs(pipeline: Pipeline, at: str) -> None:
+    """An operator lets the mirror begin again: exactly where it was nothing is left out, else what differs is named."""
+    pipeline.settle(deduped=100)
+    mirror, _ = pipeline.stages
+    mirror.stop()
+    positions = [asyncio.run(pipeline.at(partition)) for partition in range(2)]
+    pipeline.send(pipeline.source, pipeline.topic, list(range(1000, 1400)))
+    pipeline.delete_group(f"penstock-mirror.{pipeline.topic}.A")
+    change = {"where it was": 0, "earlier": -3, "later": 3}[at]
+    for partition, offset in enumerate(positions):
+        pipeline.operate("begin", "A", f"{pipeline.topic}:{partition}", "--at", str(offset + change))
+    mirror.start()
+    deduped = 500 if change <= 0 else 494
+    answer = pipeline.settle(deduped=deduped)
+    source, aggregate = answer["hops"][f"A {pipeline.topic}"], answer["hops"][f"aggregate {pipeline.topic}"]
+    assert answer["parts_at"] is None and answer["untold"] == [], answer
+    assert source["records"] == 510
+    if at == "where it was":
+        assert (source["again"], source["left_out"], aggregate["records"]) == (0, 0, 510) and answer["gaps"] == []
+    elif at == "earlier":
+        assert source["again"] > 0 and (source["left_out"], answer["gaps"]) == (0, [])
+        assert aggregate["records"] == 510 + source["again"]
+    else:
+        assert aggregate["records"] == 504 and [gap["last"] for gap in answer["gaps"]] == [offset + 2 for offset in positions]
+    # One more that is there twice isn't explained by it.
+    for stage in pipeline.stages:
         stage.stop()
     pipeline.send(pipeline.target, pipeline.topic, [1])
     assert pipeline.audit()["parts_at"] == f"aggregate {pipeline.topic}"
