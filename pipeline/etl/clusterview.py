@@ -9,15 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
-from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.etl.ledger import TopicPartition
+from penstock.pipeline.etl.ledger import LogEnd, TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
-from penstock.pipeline.stages.position import fields_of, why_standing
+from penstock.pipeline.stages.position import fields_of, last_batch_of, why_standing
 from penstock.pipeline.stages.quarantine import note
+from penstock.pipeline.stages.sourcelog import batch_before, differs
 from penstock.pipeline.stages.stagetopics import make_topic
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
@@ -38,17 +39,18 @@ class Unreachable(EtlError):
 
 class CommittedPosition(NamedTuple):
     """A stage's committed position, the id (hexadecimal) of the topic that it is in, and why the stage stands still there;
-    empty where none is noted."""
+    empty where none is noted. `last_batch` is the mark of the batch right below it."""
 
     offset: int
     topic_id: str
     stands: str
+    last_batch: BatchMark | None = None
 
 
 def _position(offset: int, metadata: str) -> CommittedPosition:
     fields = fields_of(metadata)
     topic_id = fields.get("topic_id")
-    return CommittedPosition(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields))
+    return CommittedPosition(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields), last_batch_of(fields))
 
 
 class ClusterView:
@@ -117,11 +119,23 @@ class ClusterView:
             found = await (await self._connected()).list_offsets(dict.fromkeys(tps, at), isolation)
         return {tp: answer.offset for tp, answer in found.items()}
 
-    async def stable_ends(self, tps: Iterable[TopicPartition]) -> tuple[Offsets, dict[TopicPartition, int]]:
-        """Per partition the last stable offset, and the leader epoch under which it is that. Raises Unreachable."""
+    async def stable_ends(self, starts: Offsets) -> tuple[Offsets, dict[TopicPartition, LogEnd]]:
+        """Per partition, whose log begins at an offset, the last stable offset and what the log has right below it. Raises
+        Unreachable."""
         with self._asking(" for offsets"):
-            found = await (await self._connected()).list_offsets(dict.fromkeys(tps, LATEST), "read_committed")
-        return {tp: at.offset for tp, at in found.items()}, {tp: at.leader_epoch for tp, at in found.items()}
+            admin = await self._connected()
+            found = await admin.list_offsets(dict.fromkeys(starts, LATEST), "read_committed")
+            last = await asyncio.gather(*(batch_before(admin, tp, at.offset, starts[tp]) for tp, at in found.items()))
+        marks = {tp: None if batch is None else BatchMark.of(batch) for tp, batch in zip(found, last, strict=True)}
+        return {tp: at.offset for tp, at in found.items()}, {tp: LogEnd(at.leader_epoch, marks[tp]) for tp, at in found.items()}
+
+    async def differ(self, read: Mapping[TopicPartition, tuple[int, BatchMark]]) -> dict[TopicPartition, str]:
+        """Which logs are others than were read up to an offset, with that mark right below it, each with the reason. Raises
+        Unreachable."""
+        with self._asking(" for batches"):
+            admin = await self._connected()
+            words = await asyncio.gather(*(differs(admin, tp, mark, offset) for tp, (offset, mark) in read.items()))
+        return {tp: why for tp, why in zip(read, words, strict=True) if why}
 
     async def append(self, topic: str, configs: Mapping[str, str], key: bytes, value: bytes) -> int:
         """Append a record to the first partition of a topic of ours, which is made with these configs if it isn't there; when

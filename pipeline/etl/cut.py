@@ -22,7 +22,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView, CommittedPosition, Offsets, Unreachable
 from penstock.pipeline.etl.errors import Refused
-from penstock.pipeline.etl.ledger import Status, TopicPartition
+from penstock.pipeline.etl.ledger import LogEnd, Status, TopicPartition
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.tablenotes import TableNotes
@@ -192,8 +192,11 @@ class Cut:
         starts = await cluster.offsets(tps, EARLIEST)
         ends = await cluster.offsets(tps, LATEST, stable=False)
         topic_ids = {topic: (await cluster.topic(topic)).topic_id.hex() for topic in {topic for topic, _ in tps}}
-        found = [(tp, _break(positions.get(tp), topic_ids[tp[0]], starts[tp], ends[tp])) for tp in tps]
-        return [f"{cluster.name}: {tp[0]}-{tp[1]} {words}" for tp, words in found if words]
+        breaks = {tp: _break(positions.get(tp), topic_ids[tp[0]], starts[tp], ends[tp]) for tp in tps}
+        read = {tp: (at.offset, at.last_batch) for tp, at in positions.items() if at.last_batch is not None}
+        others = await cluster.differ({tp: mark for tp, mark in read.items() if not breaks.get(tp)})
+        breaks |= {tp: f"is not the log that was read: {why}" for tp, why in others.items()}
+        return [f"{cluster.name}: {tp[0]}-{tp[1]} {words}" for tp, words in breaks.items() if words]
 
     async def _behind(
         self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, CommittedPosition]
@@ -232,7 +235,7 @@ class Cut:
         topic = await self._target.topic(self._topic)
         tps = await self._target.partitions(self._topic)
         earliest = await self._target.offsets(tps, EARLIEST)
-        stable, epochs = await self._target.stable_ends(tps)
+        stable, epochs = await self._target.stable_ends(earliest)
         ends = status.ends
         if ends and set(ends) != set(tps):
             raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}: {ANOTHER_TABLE}")
@@ -240,13 +243,16 @@ class Cut:
         starts = ends or earliest
         for tp in tps:
             check_range(tp, starts[tp], earliest[tp], stable[tp])
-        await self._check_epochs({tp: (ends[tp], epoch) for tp, epoch in status.epochs.items()})
+        await self._check_ends({tp: (ends[tp], end) for tp, end in status.epochs.items()})
         return Ranges({tp: (starts[tp], stable[tp]) for tp in tps}, topic.topic_id.hex(), epochs)
 
-    async def _check_epochs(self, read: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """See that the topic still has all below the offsets that were seen under some leader epochs (-1: not known): one that
-        was cut back ends that epoch, or has grown again under another, before (KIP-320). Raises Refused, EtlError."""
-        known = {tp: epoch for tp, (_, epoch) in read.items() if epoch >= 0}
+    async def _check_ends(self, read: Mapping[TopicPartition, tuple[int, LogEnd]]) -> None:
+        """See that the topic still has all below the offsets that were seen with some ends of their logs.
+
+        A log that was cut back ends the leader epoch (-1: not known), or has grown again under another, before (KIP-320). One
+        that was put back from a copy may have that epoch again, but another batch there. Raises Refused, EtlError.
+        """
+        known = {tp: end.leader_epoch for tp, (_, end) in read.items() if end.leader_epoch >= 0}
         ends = await self._target.epoch_ends(known) if known else {}
         for tp, end in ends.items():
             offset = read[tp][0]
@@ -256,6 +262,9 @@ class Cut:
                     f"{tp[0]}-{tp[1]}: everything below {offset} was read, but by now {found} there: the topic was cut back and"
                     f" has other records behind that: {ANOTHER_TABLE}"
                 )
+        marked = {tp: (offset, end.last_batch) for tp, (offset, end) in read.items() if end.last_batch is not None}
+        for tp, why in (await self._target.differ(marked)).items():
+            raise Refused(f"{tp[0]}-{tp[1]} is not the log that was loaded: {why}; was a copy put back? {ANOTHER_TABLE}")
 
     def _check_id(self, topic: TopicInfo, noted: str) -> None:
         """See that the topic that is loaded is the one that was noted. Raises Refused."""
@@ -280,10 +289,10 @@ class Cut:
         return found
 
     async def check_still_there(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, int]
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, LogEnd]
     ) -> None:
-        """See that the topic is still that one and holds the ranges, whose ends were seen under these leader epochs. Raises
-        Refused when it doesn't, EtlError when it can't be asked."""
+        """See that the topic is still that one and holds the ranges, whose ends were seen so. Raises Refused when
+        it doesn't, EtlError when it can't be asked."""
         topic = await self._target.topic(self._topic)
         known = set(await self._target.partitions(self._topic))
         if not set(ranges) <= known:
@@ -295,24 +304,24 @@ class Cut:
             if start < end:
                 check_range(tp, start, earliest[tp], stable[tp])
                 check_range(tp, end, earliest[tp], stable[tp])
-        await self._check_epochs({tp: (ranges[tp][1], epoch) for tp, epoch in epochs.items()})
+        await self._check_ends({tp: (ranges[tp][1], end) for tp, end in epochs.items()})
 
     async def check_same_log(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, int]
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, LogEnd]
     ) -> None:
         """See that the topic that the ranges were read from is still the one that they were planned on; what retention has
         removed since doesn't matter. Raises Refused, EtlError."""
         topic = await self._target.topic(self._topic)
         self._check_id(topic, topic_id)
-        await self._check_epochs({tp: (ranges[tp][1], epoch) for tp, epoch in epochs.items()})
+        await self._check_ends({tp: (ranges[tp][1], end) for tp, end in epochs.items()})
 
 
 class Ranges(NamedTuple):
-    """What a night takes: per partition from start up to (not with) end, the topic's id, and the leader epochs of the ends."""
+    """What a night takes: per partition from start up to (not with) end, the topic's id, and the ends of its logs."""
 
     offsets: dict[TopicPartition, tuple[int, int]]
     topic_id: str
-    epochs: dict[TopicPartition, int]
+    epochs: dict[TopicPartition, LogEnd]
 
 
 class Goals:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.etl.errors import EtlError, words_of
 
 DOMAIN_PREFIX = "penstock.etl.night."
@@ -39,12 +40,20 @@ class Range:
         return Range(self.start, later.end, *counts)
 
 
+class LogEnd(NamedTuple):
+    """What a log had right below an offset: the leader epoch under which that was its last stable offset, and the mark of the
+    batch there (None: not noted, or of a format before 2)."""
+
+    leader_epoch: int
+    last_batch: BatchMark | None = None
+
+
 @dataclass(frozen=True)
 class NightCommit:
     """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
     (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
-    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are the leader epochs
-    under which the ends of its ranges were seen, where they are noted. `decided` are sentences about what a person decided
+    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are what the
+    logs had right below the ends of its ranges, where that is noted. `decided` are sentences about what a person decided
     for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them."""
 
     night: str
@@ -54,7 +63,7 @@ class NightCommit:
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
     plan: str = WITHOUT_PLAN_ID
-    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     decided: tuple[str, ...] = field(default=())
     joined: tuple[tuple[int, str], ...] = field(default=())
 
@@ -122,14 +131,17 @@ class NightCommit:
             raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
 
 
-def epochs_to_json(epochs: Mapping[TopicPartition, int]) -> list[list[str | int]]:
-    """Leader epochs as they stand in a ledger and in a plan."""
-    return [[topic, partition, epoch] for (topic, partition), epoch in sorted(epochs.items())]
+def epochs_to_json(epochs: Mapping[TopicPartition, LogEnd]) -> list[list[str | int]]:
+    """Ends of logs as they stand in a ledger and in a plan."""
+    return [[*tp, end.leader_epoch, *(end.last_batch or ())] for tp, end in sorted(epochs.items())]
 
 
-def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, int]:
+def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, LogEnd]:
     """Read what `epochs_to_json` gave. Raises ValueError or TypeError for what is not that."""
-    return {(str(topic), int(partition)): int(epoch) for topic, partition, epoch in entries}
+    found = {}
+    for topic, partition, epoch, *mark in entries:
+        found[str(topic), int(partition)] = LogEnd(int(epoch), BatchMark(*map(int, mark)) if mark else None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,8 +173,8 @@ class Status:
         return ends
 
     @property
-    def epochs(self) -> dict[TopicPartition, int]:
-        """Per partition the leader epoch under which `ends` was seen, where it is noted."""
+    def epochs(self) -> dict[TopicPartition, LogEnd]:
+        """Per partition what the log had right below `ends`, where it is noted."""
         ends = self.ends
         return {
             tp: epoch

@@ -13,6 +13,7 @@ from penstock import failpoints
 from penstock.pipeline.etl.errors import EtlError, Refused, words_of
 from penstock.pipeline.etl.ledger import (
     WITHOUT_PLAN_ID,
+    LogEnd,
     NightCommit,
     Range,
     Status,
@@ -53,7 +54,7 @@ class Plan:
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
     pending exactly until the table's run number reaches it. `corrupt` batches are left out and go to the rejects.
     `topic_id` (hexadecimal) says which topic of that name the ranges are of, `nights` which nights before this one
-    are loaded with it, `epochs` under which leader epochs the ends were seen. `id` tells plans of one run apart, which two
+    are loaded with it, `epochs` what the logs had right below the ends. `id` tells plans of one run apart, which two
     machines may make; the rejects carry it. `decided` are sentences about what a person decided for it. A plan that
     `takes_back` nights reads nothing: what they hold becomes part of `night`.
     """
@@ -67,7 +68,7 @@ class Plan:
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     decided: tuple[str, ...] = field(default=())
     takes_back: tuple[str, ...] = field(default=())
 

@@ -126,6 +126,14 @@ def decisions_of(metadata: str) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def last_batch_of(noted: Mapping[str, Any]) -> BatchMark | None:
+    """The mark of the last batch that is noted beside an offset; None where nobody noted it."""
+    try:
+        return _mark(noted.get("last_batch"))
+    except TypeError:
+        return None
+
+
 def why_standing(noted: Mapping[str, Any]) -> str:
     """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
     states = {"stopped": "STOPPED", "stalled": "STALLED"}

@@ -13,8 +13,10 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import BatchMark, Fetched
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.position import StagePosition
+from penstock.pyx.record.rawbatch import RawBatch
 
 P = TypeVar("P", bound=StagePosition)
+_log = log.get(__name__)
 
 
 class SourceLog:
@@ -32,7 +34,6 @@ class SourceLog:
         self._lost = lost
         self._cut = cut
         self._compared = 0  # the connection that batches came over when the last batch was compared
-        self._log = log.get(__name__, topic=tp[0], partition=tp[1])
 
     async def start(self) -> int:
         """The offset that the log begins at. Raises KafkaError."""
@@ -54,29 +55,15 @@ class SourceLog:
         await self._check_epoch(position.leader_epoch, offset)
         if position.last_batch is None:
             return await self.noted(position)
-        await self._check_batch(position.last_batch, offset, start)
+        await self._check_batch(position.last_batch, offset)
         return position
 
     async def noted(self, position: P) -> P:
         """A position with the mark and the leader epoch of the batch right below it, if the log has that. Raises KafkaError."""
-        before = None
-        if position.offset > await self.start():
-            before = await self._batch_at(position.offset - 1)
-        # Where compaction has removed that batch, the next one is none that was passed.
-        if before is None or before[0].offset >= position.offset:
+        before = await batch_before(self._admin, self._tp, position.offset, await self.start())
+        if before is None:
             return replace(position, last_batch=None)
-        return replace(position, leader_epoch=before[1], last_batch=before[0])
-
-    async def _batch_at(self, offset: int) -> tuple[BatchMark, int] | None:
-        """The mark and the leader epoch of the batch at an offset, or of the next one; None: there is none of format 2."""
-        try:
-            batch = await self._admin.batch_at(self._tp, offset)
-        except KafkaError as error:
-            if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention, or another cut, was faster
-                return None
-            raise
-        mark = None if batch is None else BatchMark.of(batch)
-        return None if batch is None or mark is None else (mark, batch.leader_epoch)
+        return replace(position, leader_epoch=before.leader_epoch, last_batch=BatchMark.of(before))
 
     def gone(self, offset: int, start: int) -> OperatorNeeded:
         """What to say when the log begins above an offset that has to be read."""
@@ -95,25 +82,10 @@ class SourceLog:
             ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
             raise OperatorNeeded(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
 
-    async def _check_batch(self, mark: BatchMark, offset: int, start: int) -> None:
+    async def _check_batch(self, mark: BatchMark, offset: int) -> None:
         """The log must still have the last batch that was read below an offset, unless retention has removed it."""
-        if offset <= start:
-            return
-        found = await self._batch_at(max(mark.offset, start))
-        if found is not None and found[0] == mark:
-            return
-        configs = await self._admin.describe_configs(TOPIC_RESOURCE, self._tp[0])
-        if "compact" in (configs.get("cleanup.policy") or ""):
-            # Compaction rewrites a batch, and removes one; epochs and offsets are all that is left to compare.
-            self._log.info("the batch at offset %d was compacted since it was read, so it can't be compared", mark.offset)
-            return
-        if offset <= await self.start():
-            return
-        has = "the log has none there" if found is None else f"the log has {_words(found[0])}"
-        raise OperatorNeeded(
-            f"{self._name} is not the log that was read: the last batch below offset {offset} was {_words(mark)}, but {has}; "
-            f"was a copy put back? {self._cut}"
-        )
+        if why := await differs(self._admin, self._tp, mark, offset):
+            raise OperatorNeeded(f"{self._name} is not the log that was read: {why}; was a copy put back? {self._cut}")
 
     async def check_fetched(self, fetched: Sequence[Fetched], position: P) -> P:
         """What was fetched must come from the log that was read up to a position. Gives the position behind it.
@@ -126,12 +98,50 @@ class SourceLog:
                 await self._check_epoch(position.leader_epoch, position.offset)
             if part.connection != self._compared:
                 if position.last_batch is not None:
-                    await self._check_batch(position.last_batch, position.offset, await self.start())
+                    await self._check_batch(position.last_batch, position.offset)
                 self._compared = part.connection
             epoch = position.leader_epoch if part.leader_epoch == -1 else part.leader_epoch
             passed = position.last_batch if part.next_offset == position.offset else part.last_batch
             position = replace(position, offset=part.next_offset, leader_epoch=epoch, last_batch=passed)
         return position
+
+
+async def batch_before(admin: Admin, tp: TopicPartition, offset: int, start: int) -> RawBatch | None:
+    """The batch that ends right below an offset of a log, which begins at `start`; None where retention or compaction has
+    removed it. Raises KafkaError."""
+    found = await _batch_at(admin, tp, offset - 1) if offset > start else None
+    return None if found is None or found.base_offset >= offset else found
+
+
+async def differs(admin: Admin, tp: TopicPartition, mark: BatchMark, offset: int) -> str:
+    """In words, why a log is another one than was read, whose last batch below an offset had that mark; empty where it isn't,
+    or where retention or compaction has removed the batch. Raises KafkaError."""
+    start = await admin.start_offset(tp)
+    if offset <= start:
+        return ""
+    batch = await _batch_at(admin, tp, max(mark.offset, start))
+    found = None if batch is None else BatchMark.of(batch)
+    if found == mark:
+        return ""
+    configs = await admin.describe_configs(TOPIC_RESOURCE, tp[0])
+    if "compact" in (configs.get("cleanup.policy") or ""):
+        # Compaction rewrites a batch, and removes one; epochs and offsets are all that is left to compare.
+        _log.info("`%s` partition %d: the batch at offset %d was compacted and can't be compared", *tp, mark.offset)
+        return ""
+    if offset <= await admin.start_offset(tp):
+        return ""
+    has = "the log has none there" if found is None else f"the log has {_words(found)}"
+    return f"the last batch below offset {offset} was {_words(mark)}, but {has}"
+
+
+async def _batch_at(admin: Admin, tp: TopicPartition, offset: int) -> RawBatch | None:
+    """The batch at an offset, or the next one; None where there is none, or retention was faster."""
+    try:
+        return await admin.batch_at(tp, offset)
+    except KafkaError as error:
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return None
+        raise
 
 
 def _words(mark: BatchMark) -> str:

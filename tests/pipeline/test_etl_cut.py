@@ -255,10 +255,15 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
     send(world, world.topic, day_ms(NIGHT), 10)
     world.arrive()
 
-    async def commit(offset: int, topic_id: str) -> None:
+    async def commit(offset: int, topic_id: str, changed: int | None = None) -> None:
+        """With the mark of the last batch, if its CRC is to be changed so."""
         async with Admin(world.bootstrap) as admin:
-            metadata = json.dumps({"topic_id": topic_id})
-            await admin.commit(group, {(world.topic, 0): (offset, metadata)})
+            noted: dict[str, Any] = {"topic_id": topic_id}
+            if changed is not None:
+                batch = await admin.batch_at((world.topic, 0), offset - 1)
+                assert batch is not None
+                noted["last_batch"] = [batch.base_offset, batch.crc ^ changed, batch.max_timestamp]
+            await admin.commit(group, {(world.topic, 0): (offset, json.dumps(noted))})
 
     async def topic_id() -> str:
         async with Admin(world.bootstrap) as admin:
@@ -271,6 +276,12 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
     (words,) = missing(world)
     assert f"{world.topic}-0 was read up to 1000, but ends at 10" in words
     asyncio.run(commit(10, asyncio.run(topic_id())))
+    assert missing(world) == []
+    # A log that was put back from a copy, and has grown to the very offset again.
+    asyncio.run(commit(10, asyncio.run(topic_id()), changed=1))
+    (words,) = missing(world)
+    assert f"{world.topic}-0 is not the log that was read: the last batch below offset 10 was the one of offset" in words
+    asyncio.run(commit(10, asyncio.run(topic_id()), changed=0))
     assert missing(world) == []
 
 
@@ -349,4 +360,12 @@ def test_a_table_is_not_continued_from_a_topic_that_was_cut_back_and_grew(
     with pytest.raises(Refused, match="everything below 12 was read"):
         ask(status, second)
     # An earlier version noted no epochs: its nights go on.
-    assert ask(committed(first, noted=False)).offsets[topic, 0] == (10, 25)
+    third = ask(committed(first, noted=False))
+    assert third.offsets[topic, 0] == (10, 25)
+    # In a log that was put back from a copy epochs come again, batches don't.
+    end = third.epochs[topic, 0]
+    assert end.last_batch is not None
+    assert ask(committed(third)).offsets[topic, 0] == (25, 25)
+    another = end._replace(last_batch=end.last_batch._replace(crc=end.last_batch.crc ^ 1))
+    with pytest.raises(Refused, match=f"{topic}-0 is not the log that was loaded: the last batch below offset 25 was"):
+        ask(committed(third._replace(epochs={(topic, 0): another})))
