@@ -72,7 +72,12 @@ class Inputs:
         positions = {each.tp: each.position for each in self if each.position.topic_id} | dict(changed)
         if positions[self.own.tp].moved_id:
             positions.setdefault(self.moved.tp, self.moved.position)
-        return {tp: (position.offset, position.metadata()) for tp, position in positions.items()}
+        return {tp: (position.offset, position.by_us().metadata()) for tp, position in positions.items()}
+
+    async def holder(self) -> str:
+        """The process that committed the position last; empty where that isn't known. Raises OperatorNeeded, KafkaError."""
+        found = (await self._admin.committed(self._settings.group, [self.own.tp], require_stable=False))[self.own.tp]
+        return "" if found is None else self._parse(self.own.tp, found).process
 
     async def look(self) -> tuple[int, bool]:
         """The committed offset (the sum over what is read), and whether somebody has work there: input behind a position, or an

@@ -42,7 +42,7 @@ SHOWN = (
     "why",
 )
 OF_MOVED_TOO = ("written", "dropped", "quarantined", "without_id")
-NOT_SHOWN = ("offset", "last_batch", "topic_id", "output_id", "moved_id", "partitions")
+NOT_SHOWN = ("offset", "last_batch", "process", "topic_id", "output_id", "moved_id", "partitions")
 
 
 @click.command("status")

@@ -202,6 +202,10 @@ class DedupeWorker:
         """The committed offset, and whether somebody has work there; see `Inputs.look`."""
         return await self._inputs.look()
 
+    async def holder(self) -> str:
+        """The process that committed the position last."""
+        return await self._inputs.holder()
+
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
         await self._commit(replace(self.position, stopped=stopped, stalled=stalled))
@@ -214,7 +218,8 @@ class DedupeWorker:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
         if alone:
-            await self._sender.send_offsets(self._settings.group, {self.tp: (position.offset, position.metadata())})
+            at = position.offset, position.by_us().metadata()
+            await self._sender.send_offsets(self._settings.group, {self.tp: at})
         else:
             await self._send_positions(self._sender, {self.tp: position})
         await self._sender.commit()

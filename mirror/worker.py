@@ -183,6 +183,12 @@ class MirrorWorker:
         end = await self._source.end_offset(self.identity.partition, "read_committed")
         return position.offset, position.offset != end and not position.stopped
 
+    async def holder(self) -> str:
+        """The process that committed the position last."""
+        into = self.identity.into
+        found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
+        return "" if found is None else MirrorPosition.from_text(*found, self._begin).process
+
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""
         await self._commit_position(replace(self.position, stopped=stopped, stalled=stalled))
@@ -192,6 +198,7 @@ class MirrorWorker:
 
     async def _transact_position(self, position: MirrorPosition) -> None:
         assert self._sender is not None, "take the identity first"
+        position = position.by_us()
         await self._sender.begin()
         await self._sender.send_offsets(self.identity.group, {self.identity.into: (position.offset, position.metadata())})
         failpoint(POSITION_SENT)
@@ -212,7 +219,7 @@ class MirrorWorker:
         batches = [batch for part in fetched for batch in part.batches]
         prepared = self._prepare(batches)
         after = replace(
-            passed,
+            passed.by_us(),
             records=self.position.records + sum(batch.record_count for batch in prepared.batches),
             rebuilt=self.position.rebuilt + prepared.rebuilt,
             copied_ms=time.time_ns() // 1_000_000,

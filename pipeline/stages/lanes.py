@@ -30,6 +30,7 @@ from penstock.pipeline.stages.failures import (
     patiently,
 )
 from penstock.pipeline.stages.memory import ROOM_BYTES, SLOW_TURN_S, Held, Share
+from penstock.pipeline.stages.position import PROCESS
 from penstock.pyx.record.rawbatch import BatchError
 
 TAKEN_AT_ONCE = 8  # identities taken at the same time
@@ -38,6 +39,7 @@ LANE_PIECES = 8  # answers that one lane keeps alive
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
 TAKEN_OVER_SESSIONS = 5
+NEWER = "another process of the same name, which began later, took over this partition"
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 
 
@@ -73,6 +75,10 @@ class LaneWorker(Protocol):
     async def look(self) -> tuple[int, bool]:
         """The committed offset, whoever committed it, and whether somebody has work there: input behind it, or an input that
         ends before it, and nothing stopped it."""
+        ...
+
+    async def holder(self) -> str:
+        """The `PROCESS` that committed the position last; empty where that isn't known."""
         ...
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
@@ -400,18 +406,18 @@ class Lanes:
                 await self._failed(lane, error)
 
     async def _taken_over(self, lane: Lane) -> None:
-        """Somebody else has the identity: leave it to them for a session, then take it back, but only once."""
+        """Somebody else has the identity: leave it to them for a session, then take it back.
+
+        Of two processes of a name the one that began later goes on with all partitions: the other one sees that by the
+        position. Where that doesn't say who has it, it is taken back once only.
+        """
         self._pause(lane)
         now = asyncio.get_running_loop().time()
         lane.lost_at = [at for at in lane.lost_at if now - at < self._contest_s] + [now]
-        if len(lane.lost_at) > 1:
-            lane.is_lost = True
-            self._stop(lane, OperatorNeeded(
-                f"another process took over this partition twice within {self._contest_s:.0f} s: two of the same name run; "
-                f"stop one of them, and this one takes back what nobody has gone on with for {self._contest_s:.0f} s"
-            ))  # fmt: skip
-            for lanes in self._process:
-                lanes._lost.set()
+        holder = await self._holder(lane)
+        if len(lane.lost_at) > 1 and not "" < holder < PROCESS:
+            twice = f"another process took over this partition twice within {self._contest_s:.0f} s: two of the same name run"
+            self._leave_to_others(lane, NEWER if holder > PROCESS else twice)
             return
         self._log.warning(
             "%s: another process took over (one of the same name, an operator's command, or the coordinator after a power "
@@ -421,8 +427,12 @@ class Lanes:
         )
         decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
         await _wait(lane.retried, self._session_s)
+        if not lane.retried.is_set() and await self._holder(lane) > PROCESS:
+            self._leave_to_others(lane, NEWER)
+            return
         try:
             await self._take(lane, force=True)
+            await lane.worker.refresh()  # says whose it is
             if lane.worker.decisions != decisions:  # it was an operator's command
                 lane.lost_at.clear()
                 lane.stopped, lane.reason = "", None
@@ -430,6 +440,20 @@ class Lanes:
                 lane.lost_at.clear()  # nobody did the work meanwhile: a coordinator fences after a power cut, too
         except Exception as error:  # noqa: BLE001  see `_live`
             await self._failed(lane, error)
+
+    def _leave_to_others(self, lane: Lane, what: str) -> None:
+        lane.is_lost = True
+        self._stop(lane, OperatorNeeded(
+            f"{what}; stop one of them, and this one takes back what nobody has gone on with for {self._contest_s:.0f} s"
+        ))  # fmt: skip
+        for lanes in self._process:
+            lanes._lost.set()
+
+    async def _holder(self, lane: Lane) -> str:
+        """The process that committed a lane's position last, as far as that can be known now."""
+        with contextlib.suppress(*TRANSIENT, OperatorNeeded):
+            return await lane.worker.holder()
+        return ""
 
     async def _take(self, lane: Lane, *, force: bool = False) -> None:
         """Take the identity. Raises Fenced when somebody else has it.

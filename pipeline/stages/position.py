@@ -9,6 +9,7 @@ newer version counted.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +19,8 @@ from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 
+PROCESS = f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
+"""This process among all that ever have a name: of two, the one that began later has the larger text."""
 REASON_MAX = 1000  # bytes of a reason in a text; Kafka takes 4,096 of everything beside an offset
 
 
@@ -43,8 +46,14 @@ class StagePosition:
     """Why the partition stands still until an operator has decided."""
     stalled: str = ""
     """Why it stands still, though the stage tries on."""
+    process: str = field(default="", compare=False)
+    """The `PROCESS` of the stage that committed it last; empty: an earlier version did."""
     committed_ms: int = field(default=-1, compare=False)
     """When it was committed, with records or without; -1: by an earlier version."""
+
+    def by_us(self) -> Self:
+        """The position as a stage of this process commits it."""
+        return replace(self, process=PROCESS)
 
     def metadata(self) -> str:
         """The text to commit now beside the offset."""

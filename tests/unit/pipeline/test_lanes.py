@@ -42,6 +42,7 @@ class Worker:
         self.told = "", ""
         self.others = 0
         self.rivals = True
+        self.held_by = ""  # who committed the position last
         self.looks = [(7, False)]  # what each look finds, the last one from then on
 
     async def _call(self, kind: str) -> None:
@@ -73,6 +74,9 @@ class Worker:
     async def look(self) -> tuple[int, bool]:
         await self._call("look")
         return self.looks[min(self.calls.count("look"), len(self.looks)) - 1]
+
+    async def holder(self) -> str:
+        return self.held_by
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         await self._call("refresh")
@@ -218,6 +222,26 @@ def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
     last_take = len(worker.calls) - worker.calls[::-1].index("take")
     assert "refresh" not in worker.calls[last_take:] and worker.force == 1
+
+
+def test_of_two_that_share_a_name_the_older_one_leaves_at_once() -> None:
+    """The position says that a process which began later works on it."""
+    fenced = {("take", n): FENCED for n in (2, 3)}
+    worker, good = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), **fenced}), Worker()
+    worker.held_by = "9" * 13 + "-ffffffff"
+    stage = Stage(worker, good)
+    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) and good.ended > 3))
+    assert "which began later, took over this partition" in stage.lanes.stopped()["t-0"] and worker.force == 0
+
+
+def test_of_two_that_share_a_name_the_newer_one_never_leaves() -> None:
+    """However often the older one takes a partition back: each would else be left with some of them."""
+    fenced = {("take", n): FENCED for n in (2, 3, 5, 6, 8, 9)}
+    worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2, 3)} | fenced)
+    worker.held_by = "0" * 13 + "-00000000"
+    stage = Stage(worker, Worker())
+    asyncio.run(stage.run(lambda: worker.ended > 3))
+    assert worker.force == 3 and not stage.lanes.stopped()
 
 
 def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,14 @@ TEXTS: list[tuple[type[StagePosition], str]] = [
         '"leader_epoch": 3, "records": 100, "rebuilt": 2, "gaps": 15, "gap_records": 12, "again_records": 4, '
         '"gap_ranges": "10..19,40..44", "target_end": 5012, "producer_id": 7001, "decisions": 2, "copied_ms": 1769999999000, '
         '"stopped": "the \\"source\\" €", "stalled": "it\\nfails", "committed_ms": 1770000000123, '
-        '"last_batch": [4700, 4294967295, 1769999998000]}',
+        '"last_batch": [4700, 4294967295, 1769999998000], "process": "1769999990000-0a1b2c3d"}',
     ),
     (
         MirrorPosition,
         '{"topic_id": "", "target_id": "00000000000000000000000000000000", "cluster": "", "leader_epoch": -1, "records": 0, '
         '"rebuilt": 0, "gaps": 0, "gap_records": 0, "again_records": 0, "gap_ranges": "", "target_end": -1, "producer_id": -1, '
-        '"decisions": 0, "copied_ms": -1, "stopped": "", "stalled": "", "committed_ms": 1770000000123, "last_batch": []}',
+        '"decisions": 0, "copied_ms": -1, "stopped": "", "stalled": "", "committed_ms": 1770000000123, "last_batch": [], '
+        '"process": ""}',
     ),
     (
         DedupePosition,
@@ -34,7 +35,7 @@ TEXTS: list[tuple[type[StagePosition], str]] = [
         '"written": 8, "dropped": 1, "quarantined": 1, "without_id": 3, "partitions": 5, "output_end": 9, "unknown": "3..5", '
         '"accepted": "0..1,7..8", "misplaced": 2, "decisions": 4, "leader_epoch": 3, "stopped": "the \\"input\\" €", '
         '"stalled": "it\\nfails", "moved": 6, "moved_id": "bb22bb22bb22bb22bb22bb22bb22bb22", "again": -5, '
-        '"last_batch": [0, 7, -1], "committed_ms": 1770000000123}',
+        '"last_batch": [0, 7, -1], "process": "", "committed_ms": 1770000000123}',
     ),
 ]
 """As the first version wrote them."""
