@@ -128,6 +128,9 @@ SCHEMA = Schema(
                  "How long `--follow` waits after a failure before it tries that table again."),
         Property("penstock.etl.clock", parse_choice("wall", "records"), "wall",
                  "Whether a night is over by the wall clock or by the sources' record timestamps."),
+        Property("penstock.etl.groups.gone", parse_list, [],
+                 "Groups of mirrors on the target, `penstock-mirror.MIRROR.SOURCE`, whose source delivers no more: nights are "
+                 "loaded without it."),
         Property("penstock.etl.after", parse_choice("dedupe", "mirror"), "dedupe",
                  "The stage that a night waits for: `mirror` loads a topic that isn't deduplicated, `penstock.etl.topic`."),
         Property("etl.*.topic", parse_topic, None, "What the table of this name is loaded from; there may be several."),
@@ -344,10 +347,11 @@ def input_topic(config: Config) -> str:
             raise ConfigError("`penstock.etl.after=mirror` needs `penstock.etl.topic`: the one topic that is loaded")
         return str(config["penstock.etl.topic"] or config["topics"][0])
     pairs = deduped(config)
-    loaded = [topic for topic, output in pairs.items() if output == config["penstock.etl.topic"]]
+    given = config["penstock.etl.topic"]
+    loaded = [topic for topic, output in pairs.items() if output == given]
+    if given and not loaded:
+        raise ConfigError(_not_deduped("penstock.etl.topic", given, pairs, "penstock.etl.after"))
     if len(pairs) > 1 and not loaded:
-        if given := config["penstock.etl.topic"]:
-            raise ConfigError(_not_deduped("penstock.etl.topic", given, pairs, "penstock.etl.after"))
         raise ConfigError(
             f"dedupe reads {len(pairs)} topics and one is loaded and audited: say which with `penstock.etl.topic`, such as "
             f"`penstock.etl.topic={next(iter(pairs.values()))}`"
@@ -356,15 +360,9 @@ def input_topic(config: Config) -> str:
 
 
 def output_topic(config: Config) -> str:
-    """The topic that dedupe writes (after the mirror alone: the mirror's own), and the nights are loaded from unless
-    `penstock.etl.topic` names another."""
+    """The topic that the nights are loaded from: dedupe's output, after the mirror alone the mirror's. Raises ConfigError."""
     topic = input_topic(config)
     return topic if config["penstock.etl.after"] == "mirror" else deduped(config)[topic]
-
-
-def etl_topic(config: Config) -> str:
-    """The topic that the nights are loaded from."""
-    return str(config["penstock.etl.topic"] or output_topic(config))
 
 
 def mirror_group(config: Config, source: str) -> str:
@@ -377,6 +375,15 @@ def mirror_identity(mirror: str, source: str) -> str:
     look escaped already): else mirror `a.b` of source `c` would be mirror `a` of source `b.c`.
     """
     return ".".join(re.sub(r"%(?=2E|25)", "%25", name).replace(".", "%2E") for name in (mirror, source))
+
+
+def mirror_and_source(group: str) -> tuple[str, str] | None:
+    """The names of the mirror and of the source whose positions a group has; None for other groups."""
+    names = group.removeprefix(MIRROR_GROUPS).split(".")
+    if not group.startswith(MIRROR_GROUPS) or len(names) != 2:
+        return None
+    mirror, source = (name.replace("%2E", ".").replace("%25", "%") for name in names)
+    return mirror, source
 
 
 def dedupe_group(config: Config) -> str:

@@ -256,7 +256,7 @@ def _loaded(table: Storage) -> Loaded:
 async def _table_hop(config: Config, noted: Counter[int], loaded: Loaded, written: Hop, count: Count) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name. `noted` is what the
     stage before says that it wrote, by partition."""
-    path, topic = config["penstock.etl.table"], job.etl_topic(config)
+    path, topic = config["penstock.etl.table"], job.output_topic(config)
     nights, by_partition = loaded
     if not nights:
         return Hop(f"table {Path(path).name}", 0, waiting=written.records)

@@ -1,38 +1,38 @@
 """Clients of any cluster that speaks Kafka's protocol. In reading order:
 
-client           the asyncio core: connections, metadata, coordinators, when to try again
-connection       one connection to a broker
-backoff          pauses between tries
-metadata         what a client knows of a cluster: brokers, topics, leaders
-properties       the clients' properties: Kafka's names and defaults
+client            the asyncio core: connections, metadata, coordinators, when to try again
+connection        one connection to a broker
+backoff           pauses between tries
+metadata          what a client knows of a cluster: brokers, topics, leaders
+properties        the clients' properties: Kafka's names and defaults
 
-admin            `Admin`: a client with the functions of the next five as its methods
-topics           create, grow, delete topics
-configs          configs of topics, brokers, loggers, groups
-logs             offsets of logs, deleted records, log folders
-groups           committed offsets, members and lists of groups
-opentransactions transactions that are open in partitions
-fanout           one question to several brokers at once
-partitionlists   partitions and offsets as requests list them
+admin             `Admin`: a client with the functions of the next five as its methods
+topics            create, grow, delete topics
+configs           configs of topics, brokers, loggers, groups
+logs              offsets of logs, deleted records, log folders
+groups            committed offsets, members and lists of groups
+opentransactions  transactions that are open in partitions
+fanout            one question to several brokers at once
+partitionlists    partitions and offsets as requests list them
 
-fetcher          raw batches out of a cluster
-sender           batches to partition leaders, in order, sent again as the same bytes
-transaction      raw batches in, exactly once
-background       an asyncio loop in a thread, and what the synchronous clients on it share
+fetcher           raw batches out of a cluster
+sender            batches to partition leaders, in order, sent again as the same bytes
+transaction       raw batches in, exactly once
+background        an asyncio loop in a thread, and what the synchronous clients on it share
 
-producer         `Producer`: records in
-partitioner      which partition a record goes to
-outgoing         records to send, as columns
-recordid         ids for records that have none
-delivery         a record on its way, and its batch
-accumulator      a producer's batches until they are sent, its memory
-dispatcher       a producer's batches to the sender: identity, sequence, failures
+producer          `Producer`: records in
+partitioner       which partition a record goes to
+outgoing          records to send, as columns
+recordid          ids for records that have none
+delivery          a record on its way, and its batch
+accumulator       a producer's batches until they are sent, its memory
+dispatcher        a producer's batches to the sender: identity, sequence, failures
 
-consumer         `Consumer`: records out
-positions        the partitions that are read: position, fetching, pause
-partitionbuffer  what was fetched of one partition and not yet given out
-subscription     the topics of a group's member, when it joins
-commits          what a consumer commits, and when
-membership       a consumer's membership of its group
-assignors        how a group's leader shares partitions out
+consumer          `Consumer`: records out
+positions         the partitions that are read: position, fetching, pause
+partitionbuffer   what was fetched of one partition and not yet given out
+subscription      the topics of a group's member, when it joins
+commits           what a consumer commits, and when
+membership        a consumer's membership of its group
+assignors         how a group's leader shares partitions out
 """

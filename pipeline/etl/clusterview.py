@@ -38,19 +38,20 @@ class Unreachable(EtlError):
 
 
 class CommittedPosition(NamedTuple):
-    """A stage's committed position, the id (hexadecimal) of the topic that it is in, and why the stage stands still there;
-    empty where none is noted. `last_batch` is the mark of the batch right below it."""
+    """A stage's committed position, the ids (hexadecimal) of the topic that it is in and of that which is written, and why
+    the stage stands still there; empty where none is noted. `last_batch` is the mark of the batch right below it."""
 
     offset: int
     topic_id: str
+    output_id: str
     stands: str
     last_batch: BatchMark | None = None
 
 
 def _position(offset: int, metadata: str) -> CommittedPosition:
     fields = fields_of(metadata)
-    topic_id = fields.get("topic_id")
-    return CommittedPosition(offset, topic_id if isinstance(topic_id, str) else "", why_standing(fields), last_batch_of(fields))
+    topic_id, output_id = (str(fields.get(name, "")) for name in ("topic_id", "output_id"))
+    return CommittedPosition(offset, topic_id, output_id, why_standing(fields), last_batch_of(fields))
 
 
 class ClusterView:
@@ -153,6 +154,11 @@ class ClusterView:
         with self._asking(" for the ends of leader epochs"):
             found = await (await self._connected()).offsets_for_leader_epoch(epochs)
         return {tp: end for tp, (_, end) in found.items()}
+
+    async def groups(self) -> list[str]:
+        """The names of all groups. Raises Unreachable."""
+        with self._asking(" for its groups"):
+            return list(await (await self._connected()).list_groups())
 
     async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedPosition]:
         """A group's positions, of those partitions that have one. Raises Unreachable."""

@@ -57,7 +57,7 @@ class Cut:
         }
         self._input = job.input_topic(config)
         self._topics = TopicChoice(config)
-        self._topic = job.etl_topic(config)
+        self.topic = job.output_topic(config)
         self._deduplicated = config["penstock.etl.after"] == "dedupe"
         self._log = log.get(__name__)
 
@@ -111,6 +111,12 @@ class Cut:
             whose = f" by the clock of {self._target.name}" if (goals.clock_ahead_ms or 0) > 0 else ""
             return [f"the night is not over for another {over_in_ms // 1000 + 1} seconds{whose}"]
         missing: list[str] = []
+        if not goals.sources_are_known:
+            try:
+                await self._check_sources()
+            except Unreachable as error:
+                return [str(error)]
+            goals.sources_are_known = True
         for name, cluster in self._sources.items():
             try:
                 missing += await self._not_mirrored(name, cluster, goals)
@@ -126,10 +132,38 @@ class Cut:
             missing.append(str(error))
         return missing
 
+    def _source_topic(self, source: str) -> str | None:
+        """The source's topic that the nights' rows come from; None if the mirror copies none of its topics under that name."""
+        topic = self._topics.out_of(source, self._input)
+        says_what = self._topics.named or self._topics.are_searched  # else only the mirror's file does
+        return topic if topic is not None and (not says_what or self._topics.wants(topic)) else None
+
+    async def _check_sources(self) -> None:
+        """See that some source feeds what is loaded, and that the file has all sources that do. Raises Refused, Unreachable."""
+        if not any(self._source_topic(name) is not None for name in self._sources):
+            raise Refused(
+                f"no source feeds `{self._input}`, from which `{self.topic}` is loaded: no topic is copied under that name\n"
+                "hint: set `topics` (or `topics.include`) and `penstock.mirror.rename` as they are in the mirror's file, or"
+                " the table's topic to one that is copied"
+            )
+        known = {job.mirror_group(self._config, name) for name in self._sources} | set(self._config["penstock.etl.groups.gone"])
+        tps = await self._target.partitions(self._input)
+        for group in sorted(await self._target.groups()):
+            found = job.mirror_and_source(group)
+            if found is None or group in known or not await self._target.committed(group, tps):
+                continue
+            mirror, source = found
+            which = f"source `{source}`" if mirror == self._config["penstock.mirror.name"] else f"mirror `{mirror}`"
+            raise Refused(
+                f"{which} feeds `{self._input}` (group `{group}` has positions in it), and the nights' file doesn't know it\n"
+                f"hint: add `source.{source}.bootstrap.servers` and the mirror's name as the mirror's file has them, or, if"
+                f" nothing comes from there any more, `penstock.etl.groups.gone={group}`"
+            )
+
     async def _not_mirrored(self, name: str, cluster: ClusterView, goals: Goals) -> list[str]:
-        topic = self._topics.out_of(name, self._input)
+        topic = self._source_topic(name)
         if topic is None:
-            return []  # none of this source's topics is called so on the target
+            return []
         tps = await cluster.partitions(topic)
         self._check_count(cluster, topic, tps, await self._target.partitions(self._input))
         known = goals.sources.setdefault(name, {})
@@ -155,7 +189,7 @@ class Cut:
 
     async def _not_deduplicated(self, goals: Goals) -> list[str]:
         tps = await self._target.partitions(self._input)
-        self._check_count(self._target, self._topic, await self._target.partitions(self._topic), tps)
+        self._check_count(self._target, self.topic, await self._target.partitions(self.topic), tps)
         # Ends, not last stable offsets: a position may be seen before the markers of its own transaction's data are.
         if not goals.input:
             goals.input = await self._target.offsets(tps, LATEST, stable=False)
@@ -169,7 +203,7 @@ class Cut:
 
     async def _not_stable(self, goals: Goals) -> list[str]:
         """The partitions of what is loaded that can't be read up to the end that they had, one sentence each."""
-        outputs = await self._target.partitions(self._topic)
+        outputs = await self._target.partitions(self.topic)
         if not goals.output:
             goals.output = await self._target.offsets(outputs, LATEST, stable=False)
         stable = await self._target.offsets(outputs, LATEST)
@@ -180,6 +214,12 @@ class Cut:
         """What dedupe hasn't read of a topic up to its goals, one sentence each."""
         positions = await self._target.committed(job.dedupe_group(self._config), goals)
         elsewhere = await self._elsewhere(self._target, goals, positions)
+        output_id = (await self._target.topic(self.topic)).topic_id.hex()
+        elsewhere += [
+            f"dedupe: {tp[0]}-{tp[1]} was written to a topic that isn't `{self.topic}` (its id is {position.output_id})"
+            for tp, position in positions.items()
+            if position.output_id not in ("", output_id)
+        ]
         behind = await self._behind(self._target, goals, positions)
         return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in behind]
 
@@ -232,8 +272,8 @@ class Cut:
 
         Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
         """
-        topic = await self._target.topic(self._topic)
-        tps = await self._target.partitions(self._topic)
+        topic = await self._target.topic(self.topic)
+        tps = await self._target.partitions(self.topic)
         earliest = await self._target.offsets(tps, EARLIEST)
         stable, epochs = await self._target.stable_ends(earliest)
         ends = status.ends
@@ -271,7 +311,7 @@ class Cut:
         found = topic.topic_id.hex()
         if noted not in ("", found):
             raise Refused(
-                f"`{self._topic}` was recreated (its id is {found}, the table was loaded from {noted}): its offsets"
+                f"`{self.topic}` was recreated (its id is {found}, the table was loaded from {noted}): its offsets"
                 f" are other records' now: {ANOTHER_TABLE}"
             )
 
@@ -293,8 +333,8 @@ class Cut:
     ) -> None:
         """See that the topic is still that one and holds the ranges, whose ends were seen so. Raises Refused when
         it doesn't, EtlError when it can't be asked."""
-        topic = await self._target.topic(self._topic)
-        known = set(await self._target.partitions(self._topic))
+        topic = await self._target.topic(self.topic)
+        known = set(await self._target.partitions(self.topic))
         if not set(ranges) <= known:
             raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}: {ANOTHER_TABLE}")
         earliest = await self._target.offsets(ranges, EARLIEST)
@@ -311,7 +351,7 @@ class Cut:
     ) -> None:
         """See that the topic that the ranges were read from is still the one that they were planned on; what retention has
         removed since doesn't matter. Raises Refused, EtlError."""
-        topic = await self._target.topic(self._topic)
+        topic = await self._target.topic(self.topic)
         self._check_id(topic, topic_id)
         await self._check_ends({tp: (ranges[tp][1], end) for tp, end in epochs.items()})
 
@@ -331,6 +371,8 @@ class Goals:
         self.night_end_ms = night_end_ms
         self.clock_ahead_ms: int | None = None
         """By how much this machine's clock is ahead of the aggregate's; None: nobody has asked yet."""
+        self.sources_are_known = False
+        """The file has all sources that feed what is loaded."""
         self.sources: dict[str, Offsets] = {}
         self.input: Offsets = {}
         self.moved: Offsets = {}

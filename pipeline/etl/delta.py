@@ -23,7 +23,7 @@ from penstock.pipeline.etl import fitting
 from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.events import REJECT, REJECT_TYPE
-from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, NightCommit
+from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import status
@@ -83,8 +83,8 @@ class Transaction:
         return self._delta.actions.Action.fromJson(json.dumps(document))
 
     def _declare(self, declared: Declared) -> None:
-        """Let this transaction's commit make the table, or add the declared columns that it lacks. (A writer of rows would
-        make all of a new table's columns nullable.)"""
+        """Let this transaction's commit make the table, or add what it lacks: declared columns, its topic's name. (A writer of
+        rows would make all of a new table's columns nullable.)"""
         schema = str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl).json())
         if self._is_new:
             metadata = {
@@ -92,15 +92,18 @@ class Transaction:
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": schema,
                 "partitionColumns": [EVENT_DAY],
-                "configuration": TABLE_PROPERTIES,
+                "configuration": TABLE_PROPERTIES | {TOPIC_PROPERTY: self._plan.topic},
                 "createdTime": time.time_ns() // 1_000_000,
             }
             self._transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
             return
         document = self._metadata()
-        grown = fitting.grown(document["metaData"]["schemaString"], schema)
-        if grown:
-            document["metaData"]["schemaString"] = grown
+        metadata = document["metaData"]
+        grown = fitting.grown(metadata["schemaString"], schema)
+        metadata["schemaString"] = grown or metadata["schemaString"]
+        named = TOPIC_PROPERTY in metadata["configuration"]  # tables of earlier versions name none
+        metadata["configuration"].setdefault(TOPIC_PROPERTY, self._plan.topic)
+        if grown or not named:
             self._transaction.updateMetadata(self._action(document), False)
 
     def _metadata(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from penstock.pipeline.etl.errors import EtlError, words_of
 
 DOMAIN_PREFIX = "penstock.etl.night."
 RUN_APP_ID = "penstock.etl"
+TOPIC_PROPERTY = "penstock.etl.topic"
+"""The table's property that names the topic which the table is loaded from."""
 FORMAT = 1
 WITHOUT_PLAN_ID = "none"
 """What stands for the id of plans that were written before plans had one."""
@@ -147,11 +149,20 @@ def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, LogEnd]:
 @dataclass(frozen=True)
 class Status:
     """What the table holds: its nights in order, the last run's number, and where the next night starts. `schema` is the
-    table's, as Delta's log has it in JSON; empty when there is no table."""
+    table's, as Delta's log has it in JSON, `id` the table's own, `named_topic` the topic that its metadata names; each is empty
+    when there is no table, or none of it."""
 
     nights: list[NightCommit]
     run: int
     schema: str = ""
+    id: str = ""
+    named_topic: str = ""
+
+    @property
+    def topic(self) -> str:
+        """The topic that the table is loaded from: that which its metadata names, or (an earlier version named none) that of
+        its nights; empty where there are no nights."""
+        return self.named_topic or next((topic for topic, _ in self.ends), "")
 
     def night(self, night: str) -> NightCommit | None:
         """The commit that a night is in."""

@@ -291,6 +291,12 @@ class Load:
         status = table.status(self._table)
         self._begun = night, reload, status.run
         fitting.check_fits(self._declared, status.schema, str(self._table))
+        if status.topic not in ("", self._cut.topic):
+            raise Refused(
+                f"the table `{self._table}` is loaded from `{status.topic}`, and the file's table from `{self._cut.topic}`\n"
+                f"hint: set `{self._keys}topic={status.topic}`, with `topics` or dedupe's topics to match, or"
+                f" `{self._keys}table` to another place"
+            )
         pending = plan.pending(self._table, status)
         commit = status.night(str(night))
         if commit is not None and not reload:

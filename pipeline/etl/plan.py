@@ -83,6 +83,11 @@ class Plan:
         return [(low, high) for low, high in [*pieces, (start, end)] if low < high]
 
     @property
+    def topic(self) -> str:
+        """The topic that it reads."""
+        return next((topic for topic, _ in self.ranges), "")
+
+    @property
     def offsets(self) -> int:
         """Offsets spanned; the records in them are fewer where there are control or aborted records."""
         return sum(end - start for start, end in self.ranges.values())

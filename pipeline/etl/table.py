@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow.parquet
 
 from penstock.pipeline.etl.errors import EtlError, words_of
-from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, Status
+from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit, Status
 from penstock.pipeline.etl.storage import Storage
 
 LOG = "_delta_log"
@@ -28,7 +28,7 @@ def status(table: Storage) -> Status:
 
 def _status(table: Storage) -> Status:
     nights: dict[str, NightCommit] = {}
-    run, schema = 0, ""
+    run, schema, table_id, topic = 0, "", "", ""
     for action in _ledger_actions(table):
         domain, txn, metadata = action.get("domainMetadata"), action.get("txn"), action.get("metaData")
         if domain is not None and domain["domain"].startswith(DOMAIN_PREFIX):
@@ -38,8 +38,9 @@ def _status(table: Storage) -> Status:
         elif txn is not None and txn["appId"] == RUN_APP_ID:
             run = int(txn["version"])
         elif metadata is not None:
-            schema = metadata["schemaString"]
-    return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema)
+            schema, table_id = metadata["schemaString"], str(metadata.get("id", ""))
+            topic = str(dict(metadata.get("configuration") or {}).get(TOPIC_PROPERTY, ""))
+    return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema, table_id, topic)
 
 
 def committed(table: Storage) -> list[NightCommit]:

@@ -249,6 +249,35 @@ def test_a_night_that_is_marked_says_all_that_is_missing(world: World) -> None:
     assert missing(world) == [first]
 
 
+def test_a_night_of_a_topic_that_no_source_feeds_is_refused(world: World) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    for changes in (
+        {"penstock_mirror_rename": "${source}.${topic}"},
+        {"topics": "clicks", "penstock_dedupe_input_topic": world.topic},
+        {"topics": "", "topics_include": "clicks.*", "penstock_dedupe_input_topic": world.topic},
+    ):
+        world.write_config(**changes)
+        with pytest.raises(Refused, match=f"no source feeds `{world.topic}`.*\nhint: "):
+            missing(world)
+    world.write_config(topics="", topics_include=f"{world.topic}.*", penstock_dedupe_input_topic=world.topic)
+    assert missing(world) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "which"),
+    [("penstock-mirror.mirror.lax%2E2", "source `lax.2`"), ("penstock-mirror.other.one", "mirror `other`")],
+)
+def test_a_source_that_the_aggregate_knows_and_the_file_lacks_is_named(world: World, group: str, which: str) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    world.commit(group, [3, 3])
+    with pytest.raises(Refused, match=f"{which} feeds `{world.topic}` .*\nhint: .*`penstock.etl.groups.gone={group}`"):
+        missing(world)
+    world.write_config(penstock_etl_groups_gone=group)
+    assert missing(world) == []
+
+
 @pytest.mark.parametrize("group", ["penstock-mirror.mirror.one", "penstock-dedupe.dedupe"])
 def test_a_position_in_another_log_does_not_count(world: World, group: str) -> None:
     """A stage stops for a topic that was recreated or cut back; its old position says nothing of what came since."""
@@ -283,6 +312,20 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
     assert f"{world.topic}-0 is not the log that was read: the last batch below offset 10 was the one of offset" in words
     asyncio.run(commit(10, asyncio.run(topic_id()), changed=0))
     assert missing(world) == []
+
+
+def test_what_dedupe_wrote_to_another_topic_does_not_count(world: World) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+
+    async def commit() -> None:
+        async with Admin(world.bootstrap) as admin:
+            noted = {"topic_id": "", "output_id": "f" * 32}
+            await admin.commit("penstock-dedupe.dedupe", {(world.topic, 0): (10, json.dumps(noted))})
+
+    asyncio.run(commit())
+    (words,) = missing(world)
+    assert words.startswith(f"dedupe: {world.topic}-0 was written to a topic that isn't `{world.topic}.deduped`")
 
 
 def test_a_table_is_not_continued_from_a_recreated_topic(world: World) -> None:

@@ -777,9 +777,28 @@ def test_another_topic_is_refused(world: World, run: Run) -> None:
     world.events("2013-01-01", 8)
     world.arrive()
     run("2013-01-01", clock="wall")
-    world.write_config(penstock_etl_topic=world.topic)
-    with pytest.raises(Refused, match="the table was loaded from"):
+    assert deltalake.DeltaTable(world.table).metadata().configuration["penstock.etl.topic"] == f"{world.topic}.deduped"
+    world.write_config(penstock_etl_topic=world.topic, penstock_etl_after="mirror")
+    for night in ("2013-01-01", "2013-01-02"):
+        with pytest.raises(Refused, match=f"is loaded from `{world.topic}.deduped`, and the file's table from `{world.topic}`"):
+            run(night, clock="wall")
+
+
+def test_a_table_of_an_earlier_version_gets_the_name_of_its_topic(world: World, run: Run, spark: Any) -> None:
+    """And is held against the topic of its nights before."""
+    world.events("2013-01-01", 8)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    spark.sql(f"ALTER TABLE delta.`{world.table}` UNSET TBLPROPERTIES ('penstock.etl.topic')")
+    assert table.status(world.storage).named_topic == ""
+    world.write_config(penstock_etl_topic=world.topic, penstock_etl_after="mirror")
+    with pytest.raises(Refused, match=f"is loaded from `{world.topic}.deduped`"):
         run("2013-01-02", clock="wall")
+    world.write_config()
+    version = deltalake.DeltaTable(world.table).version()
+    run("2013-01-02", clock="wall")
+    assert table.status(world.storage).named_topic == f"{world.topic}.deduped"
+    assert deltalake.DeltaTable(world.table).version() == version + 1
 
 
 def test_a_topic_that_is_not_there_is_named(world: World, run: Run) -> None:

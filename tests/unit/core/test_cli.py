@@ -311,7 +311,7 @@ def test_a_part_needs_its_own_keys_only(tmp_path: Path) -> None:
     own = {"penstock.etl.table": tmp_path / "t", "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "date(id)"}
     sets = [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
     code, _, complained = penstock("etl", "--config", str(config), *NIGHT["etl"], "--incomplete", "fail", *sets)
-    assert code == 3 and "source x can't be asked" in complained
+    assert code == 3 and "the aggregate cluster can't be asked" in complained
 
 
 def test_the_properties_are_listed_with_their_defaults() -> None:

@@ -90,9 +90,18 @@ def test_of_several_topics_the_one_that_is_loaded_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"say which with `penstock\.etl\.topic`, such as `penstock\.etl\.topic=a\.deduped`"):
         job.input_topic(job.SCHEMA.parse({"topics": "a,b"}))
     config = job.SCHEMA.parse({"topics": "a,b", "penstock.etl.topic": "b.deduped"})
-    assert (job.input_topic(config), job.output_topic(config), job.etl_topic(config)) == ("b", "b.deduped", "b.deduped")
-    other = job.SCHEMA.parse({"topics": "a", "penstock.etl.topic": "raw"})
-    assert (job.input_topic(other), job.etl_topic(other)) == ("a", "raw")
+    assert (job.input_topic(config), job.output_topic(config)) == ("b", "b.deduped")
+
+
+def test_a_topic_that_dedupe_does_not_write_is_not_loaded_after_it() -> None:
+    """Of one topic, too: completeness would be asked of that one, and another one would be loaded."""
+    for topics, loaded in (("clicks", "flights.deduped"), ("a,b", "c.deduped")):
+        config = job.SCHEMA.parse({"topics": topics, "penstock.etl.topic": loaded})
+        for ask in (job.input_topic, job.output_topic):
+            with pytest.raises(ConfigError, match=f"`penstock.etl.topic={loaded}` is no topic that dedupe writes"):
+                ask(config)
+    own = job.SCHEMA.parse({"topics": "a", "penstock.dedupe.output.topic": "clean", "penstock.etl.topic": "clean"})
+    assert (job.input_topic(own), job.output_topic(own)) == ("a", "clean")
 
 
 def test_the_page_of_properties_is_the_table() -> None:
@@ -112,8 +121,8 @@ def test_a_file_may_describe_several_tables(tmp_path: Path) -> None:
     assert job.table_names(config) == ["", "raw"]
     job.check_tables(config)
     raw, plain = job.one_table(config, "raw"), job.one_table(config, "")
-    assert (job.input_topic(raw), job.etl_topic(raw), raw["penstock.etl.table"]) == ("clicks", "clicks", "raw")
-    assert (job.input_topic(plain), job.etl_topic(plain)) == ("flights", "flights.deduped")
+    assert (job.input_topic(raw), job.output_topic(raw), raw["penstock.etl.table"]) == ("clicks", "clicks", "raw")
+    assert (job.input_topic(plain), job.output_topic(plain)) == ("flights", "flights.deduped")
     assert plain["penstock.etl.table"] == "table"
 
 
