@@ -22,6 +22,7 @@ assignments     which brokers a partition may be put on by hand
 resources       what has configs: topics, brokers, groups, loggers
 acls            the operations that an ACL may be about; there is no authorizer
 clock           the clock by which records grow old; it does not jump ahead with the wall clock
+lasttime        the latest time that a broker knew, for its next start
 uuids           ids as Kafka makes and writes them
 epochs          the epoch of a start: above all before, and above what a copy of the folders doesn't know
 inprocess       `Broker`: a broker inside this process

@@ -6,7 +6,8 @@ them at once. So their age is counted by a clock that follows the wall clock but
 it goes on as time really passes, until the wall clock is back, or has agreed with that passing for
 `penstock.clock.settle.ms` and is believed. Then a machine that was suspended for days deletes what is due, an hour later.
 
-A jump is seen only while the broker runs: at its start it can't tell a wrong clock from days without a running broker.
+A start can't tell a wrong clock from days without a running broker. So it goes on from the latest time that the last run knew
+(`lasttime.py`), and a wall clock that is more than an hour ahead of that is one that has jumped.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ class AgeClock:
         self.jumps = 0
         """How often the wall clock has jumped ahead."""
 
+    def begin(self, last_ms: int) -> None:
+        """Go on from the latest time that an earlier run knew."""
+        with self._lock:
+            monotonic_ms, wall_ms = self._monotonic_ms(), self._wall_ms()
+            if wall_ms - last_ms <= JUMP_MS:
+                return
+            self._believed_ms = last_ms - monotonic_ms
+            self._doubted_ms, self._doubted_since_ms = wall_ms - monotonic_ms, monotonic_ms
+            _log.warning(
+                "the wall clock says %s, and the last run of this broker ended at %s: the clock may be wrong. Nothing is "
+                "deleted because of its age until the clock has run evenly for %d s (penstock.clock.settle.ms)",
+                _text(wall_ms), _text(last_ms), self._settle_ms // 1000,
+            )  # fmt: skip
+
     def now_ms(self) -> int:
         """The time; that of the wall clock unless it has jumped ahead."""
         with self._lock:
@@ -61,7 +76,7 @@ class AgeClock:
             )  # fmt: skip
         elif monotonic_ms - self._doubted_since_ms >= self._settle_ms:
             _log.warning(
-                "the wall clock has run evenly for %d s since it jumped ahead, and is believed: %s",
+                "the wall clock has run evenly for %d s since it was found ahead, and is believed: %s",
                 self._settle_ms // 1000, _text(monotonic_ms + offset_ms),
             )  # fmt: skip
             self._believed_ms, self._doubted_ms = offset_ms, None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock import log
+from penstock.broker import lasttime
 from penstock.broker.clock import AgeClock
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.entities import Entities, Entity
@@ -112,10 +113,14 @@ class Context:
         return self.coordinators.transactions
 
     async def load(self) -> None:
-        """Read what the store keeps beside topics; says so when there is something that isn't enforced yet.
+        """Read the last known time, and what the store keeps beside topics; warn of what isn't enforced yet.
 
         Raises StoreError, also for what is stored and can't be.
         """
+        folders = [log_dir.path for log_dir in self.dirs.online]
+        last_ms = await asyncio.get_running_loop().run_in_executor(None, lasttime.read, folders)
+        if last_ms is not None:
+            self._ages.begin(last_ms)
         await check_ids(self.store)
         await self.entities.load()
         for entity, configs in self.entities:

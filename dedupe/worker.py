@@ -145,8 +145,9 @@ class DedupeWorker:
         if end > 0:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
-                f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic, or "
-                f"set it by {hints.to_move(self.tp)}"
+                f"`{self._settings.group}` has no input position; nothing is guessed. If it was deleted or has expired, "
+                f"{hints.to_move(self.tp)} goes on there: records are read once more, and those whose ids are known are "
+                "dropped. A stage that is new begins with an empty output topic"
             )
         # How many there were changes with no turn, and of a busy stage's positions some are never stable.
         others = await self._admin.all_committed(self._settings.group, require_stable=False)

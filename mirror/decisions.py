@@ -138,9 +138,7 @@ class Desk:
         async with self._fenced(lane) as decision:
             before = await self._position(lane)
             if before is None:
-                return (
-                    f"it has no position to go on from: {hints.to_begin(lane.address, 'earliest|latest|OFFSET')} gives it one"
-                )
+                return f"it has no position to go on from: {hints.to_begin(lane.address)} gives it one"
             return await self._commit(decision, lane, "retry", before, before)
 
     def _other_groups(self, lane: Identity) -> list[str]:

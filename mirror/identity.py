@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.groupnames import MIRROR_GROUPS
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import MIRROR_GROUPS, mirror_identity
+from penstock.pipeline.job import mirror_identity
 from penstock.pipeline.stages.hints import LaneAddress, address
 
 

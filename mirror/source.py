@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock import log
+from penstock.groupnames import MIRROR_GROUPS
 from penstock.hints import quoted
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import cluster_of
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import MIRROR_GROUPS
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.position import fields_of

@@ -29,10 +29,7 @@ from penstock.config import (
     parse_str,
     read_texts,
 )
-
-# What the names of the groups begin with under which our stages keep their positions.
-MIRROR_GROUPS = "penstock-mirror."
-DEDUPE_GROUPS = "penstock-dedupe."
+from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 
 TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

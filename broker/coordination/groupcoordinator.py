@@ -22,7 +22,7 @@ from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat
 from penstock.broker.coordination.consumergroups.settings import settings_of
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup, ConsumerRecord, Environment, TopicFacts
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
-from penstock.broker.coordination.groupoffsets import Commit, Marker
+from penstock.broker.coordination.groupoffsets import Commit, Expire, Marker
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.offsets import OffsetRecord
 from penstock.broker.coordination.parts import Parts
@@ -31,6 +31,8 @@ from penstock.broker.coordination.timers import Entry
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.topics import Topics
 from penstock.errors import ErrorCode
+from penstock.groupnames import is_stage_group
+from penstock.hints import quoted
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type
 from penstock.regex import Regex, RegexError, compile_regex
 
@@ -79,6 +81,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._open: dict[tuple[int, int], set[str]] = {}
         # While a partition is loaded: the newest plain commits by their records' keys, not decoded yet.
         self._newest: dict[bytes, tuple[bytes, int]] = {}
+        self._kept: set[str] = set()  # stage groups whose positions were said to stay though they are old
         self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
 
     def _settings(self, name: str) -> GroupSettings:
@@ -88,7 +91,21 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return Group(name, self.config)
 
     def _step(self, group: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
+        if isinstance(event, Expire) and is_stage_group(group.id):
+            self._tell_kept(group, now)
         return machine.step(group, event, now, self._environment)
+
+    def _tell_kept(self, group: AnyGroup, now: Now) -> None:
+        """Say, once a run of the broker, that positions stay which would expire if a consumer had committed them."""
+        oldest_ms = now.wall_ms - self.config.offsets_retention_ms
+        old = sum(one.commit_timestamp_ms <= oldest_ms for one in group.offsets.committed.values())
+        if old and group.id not in self._kept:
+            self._kept.add(group.id)
+            _log.warning(
+                "group=%s: %d positions are older than offsets.retention.minutes and stay, as positions of mirror and dedupe "
+                "never expire. If nobody needs them any more: `penstock groups delete %s`",
+                group.id, old, quoted(group.id),
+            )  # fmt: skip
 
     def _disposable(self, group: AnyGroup) -> bool:
         if isinstance(group, ConsumerGroup):

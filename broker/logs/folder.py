@@ -8,6 +8,7 @@ DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as 
                             which Kafka leaves unread
 DIR/penstock-checkpoints    where each log begins and ends, as it was written last (pyx/log/checkpoint.py)
 DIR/penstock-log-ends       where each log ends, for the start after a kill -9 (pyx/log/endslots.pxd)
+DIR/penstock-clock          the latest time that its broker knew (lasttime.py); in the first folder only
 DIR/.ballast                space that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start. Ours holds a copy of
                             `penstock-checkpoints`: {"version": 0, "checkpoints": "..."}

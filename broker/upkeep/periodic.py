@@ -1,4 +1,4 @@
-"""The work that no request asks for: roll and drop old segments, flush by policy, write checkpoints.
+"""The work that no request asks for: roll and drop old segments, flush by policy, write checkpoints, note the time.
 
 For each log folder one task wakes at the shortest of the configured intervals (a changed setting holds at once) and works
 in a thread of its own (the log releases the GIL), partition by partition, so that a slow disk holds up neither the loop nor
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from errno import EMFILE, ENFILE
 
 from penstock import log
-from penstock.broker import tasks
+from penstock.broker import lasttime, tasks
 from penstock.broker.context import Context
 from penstock.broker.logs.logdirs import LogDir
 from penstock.errors import KafkaError
@@ -46,6 +46,7 @@ class PeriodicUpkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._threads[0], self._note_time)
         for thread in self._threads:
             await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
 
@@ -76,6 +77,10 @@ class PeriodicUpkeep:
     async def _run(self, log_dir: LogDir, thread: ThreadPoolExecutor) -> None:
         loop, context = asyncio.get_running_loop(), self._context
         config = context.config
+        if (
+            log_dir.path == context.dirs.first.path
+        ):  # Else a broker that is killed again and again would never know that time passes.
+            await loop.run_in_executor(thread, self._note_time)
         checkpointed_ms = worked_ms = context.monotonic_ms()
         retain_ms = config["log.retention.check.interval.ms"]
         retained_ms = worked_ms + min(config["log.initial.task.delay.ms"] - retain_ms, 0)
@@ -150,6 +155,16 @@ class PeriodicUpkeep:
                 logs.write_checkpoints(path)
             except OSError as error:
                 _log.error("log_dir=%s: checkpoints can't be written: %s", path, error)
+            if path == str(self._context.dirs.first.path):
+                self._note_time()
+
+    def _note_time(self) -> None:
+        """For the next start, which can't tell how much time has passed."""
+        folder = self._context.dirs.first.path
+        try:
+            lasttime.write(folder, self._context.age_now_ms())
+        except OSError as error:
+            _log.error("log_dir=%s: the time can't be noted for the next start: %s", folder, error)
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:

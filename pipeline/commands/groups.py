@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.assignors import decode_assignment
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.commands.common import chosen_partitions, cluster, confirm_deletion, time_text
-from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.options import MOMENTS, Invocation, moment
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError

@@ -77,9 +77,10 @@ class SourceLog:
         if leader_epoch < 0:
             return
         found = await self._admin.offsets_for_leader_epoch({self._tp: leader_epoch})
-        _, end = found[self._tp]
+        epoch, end = found[self._tp]
         if end < offset:
-            ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
+            known = end >= 0 and epoch == leader_epoch  # else the answer is of an earlier epoch
+            ends = f"its epoch {leader_epoch} ends at {end}" if known else f"it knows no epoch {leader_epoch}"
             raise OperatorNeeded(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
 
     async def _check_batch(self, mark: BatchMark, offset: int) -> None:

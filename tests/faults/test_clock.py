@@ -1,4 +1,5 @@
-"""A wall clock that is set ahead or back while the broker runs: nobody waits for it, and nothing goes before its time."""
+"""A wall clock that is set ahead or back while the broker runs, or between two runs: nobody waits for it, and nothing goes
+before its time."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from penstock.broker import lasttime
 from penstock.errors import ErrorCode
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.record.builder import BatchBuilder
@@ -159,8 +161,73 @@ def test_a_clock_that_stays_ahead_is_believed(make_broker: Make, clock: Clock) -
     assert "and is believed" in broker.log_text()
 
 
+@pytest.mark.parametrize("noted", ["as it was", "damaged", "not there"])
+def test_nothing_is_deleted_at_a_start_whose_clock_is_ahead(make_broker: Make, clock: Clock, noted: str) -> None:
+    """It can't tell a wrong clock from a month without a broker. Without its note of the time it goes by the checkpoints."""
+    broker = make_broker(environment=clock.environment, **OFTEN)
+    kept = Kept(broker)
+    before = kept.left()
+    assert broker.stop() == 0
+    note = broker.data / lasttime.NAME
+    if noted == "damaged":
+        note.write_bytes(note.read_bytes().replace(b"known_ms 1", b"known_ms 2"))
+    elif noted == "not there":
+        note.unlink()
+    clock.set_ahead(MONTH_S)
+    broker.start()
+    assert "the clock may be wrong" in broker.log_text()
+    assert ("is damaged: the time of the last checkpoints" in broker.log_text()) == (noted == "damaged")
+    delete_by_size(broker)
+    assert kept.left() == before
+    broker.restart()  # What is noted now isn't the time that nobody believes.
+    delete_by_size(broker)
+    assert kept.left() == before
+    clock.set_ahead(0)
+    until(lambda: "is right again" in broker.log_text(), "the end of the warning", broker.log_text)
+    delete_by_size(broker)
+    assert kept.left() == before
+
+
+def test_a_broker_that_was_off_for_a_month_deletes_what_is_old_once_its_clock_has_settled(
+    make_broker: Make, clock: Clock
+) -> None:
+    """But never positions of a mirror or a dedupe, which say what was copied: it says that they stay."""
+    broker = make_broker(environment=clock.environment, **OFTEN, **{"penstock.clock.settle.ms": 3000})
+    kept = Kept(broker)
+    stages = ("penstock-mirror.m.s", "penstock-dedupe.d")
+    for group in stages:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        consumer.close()
+    assert broker.stop() == 0
+    clock.set_ahead(MONTH_S)
+    broker.start()
+    # A producer counts as seen when the broker starts.
+    until(lambda: kept.left() == (2, OFFSET_INVALID, 1, 0), "the end of all that is old", broker.log_text)
+    assert "and is believed" in broker.log_text()
+    with WireConnection(broker.bootstrap) as wire:
+        assert [position(wire, group) for group in stages] == [1, 1]
+    for group in stages:
+        assert f"`penstock groups delete {group}`" in broker.log_text()
+    assert broker.log_text().count("positions of mirror and dedupe never expire") == len(stages)
+
+
+def test_a_short_pause_is_no_reason_to_doubt_the_clock(make_broker: Make, clock: Clock) -> None:
+    """Upgrades must not put off what is due, however many there are in an hour."""
+    broker = make_broker(environment=clock.environment, **OFTEN)
+    assert broker.stop() == 0
+    noted_ms = lasttime.read([broker.data])
+    clock.set_ahead(HOUR_S // 2)
+    broker.start()
+    until(lambda: lasttime.read([broker.data]) != noted_ms, "the note of a start", broker.log_text)
+    broker.kill()
+    clock.set_ahead(HOUR_S)
+    broker.start()
+    assert "the clock may be wrong" not in broker.log_text()
+
+
 def delete_by_size(broker: BrokerProcess) -> None:
-    """Retention by size deletes something, twice: whole rounds of upkeep come by."""
+    """Retention by size deletes something, twice: whole rounds of upkeep come by, each with a sweep of what is committed."""
     topic = topic_name("by-size")
     wanted = CreateTopicsRequest.CreatableTopic(
         name=topic,

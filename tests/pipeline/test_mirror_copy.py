@@ -240,7 +240,7 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
         said = w.operate("retry", "LGA", w.topic, "--because", "the test says so")
         for partition in range(2):
             lane = f"LGA {w.topic}:{partition}"
-            begin = f"`penstock mirror begin {lane} --at earliest|latest|OFFSET --because TEXT`"
+            begin = f"`penstock mirror begin {lane} --at OFFSET --because TEXT`"
             assert f"{lane} is left as it is: it has no position to go on from: {begin} gives it one" in said
         rows = {partition: row for (name, partition), row in w.status(code=1).items() if name == "LGA"}
         assert {row["state"] for row in rows.values()} == {"no position"}

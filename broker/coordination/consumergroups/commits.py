@@ -9,6 +9,7 @@ from penstock.broker.coordination.groupoffsets import AfterRemoval, Commit, Dele
 from penstock.broker.coordination.machines import Now, Reply, TopicPartition, append_error
 from penstock.broker.coordination.offsets import tombstones
 from penstock.errors import ErrorCode
+from penstock.groupnames import is_stage_group
 
 
 def on_commit(group: ConsumerGroup, event: Commit, now: Now, out: Out) -> None:
@@ -106,7 +107,9 @@ def on_expire(group: ConsumerGroup, event: Expire, now: Now, out: Out) -> None:
     # A group may have been quiet for long when its last member leaves: its offsets stay for as long as they would of a
     # classic group.
     empty_ms = 0 if group.members else group.epoch_ms
-    gone = group.offsets.expired(lambda one: max(one.commit_timestamp_ms, empty_ms), wanted, retention_ms, now.wall_ms)
+    gone: tuple[TopicPartition, ...] = ()
+    if not is_stage_group(group.id):
+        gone = group.offsets.expired(lambda one: max(one.commit_timestamp_ms, empty_ms), wanted, retention_ms, now.wall_ms)
     nothing_left = len(gone) == len(group.offsets.partitions())
     if not group.members and nothing_left and group.epoch > 0:
         _end(group, gone, lambda error, at, out: None, out)
