@@ -380,7 +380,7 @@ def test_an_input_that_was_cut_back_and_has_grown_again(tmp_path: Path, make_bro
         w.fill(batches=10)
         assert w.end(w.topic) > w.position()[0]
         w.stage.start()
-        await_stopped(w.stage, "was cut back: its epoch")
+        await_stopped(w.stage, "was cut back: it knows no epoch")
 
 
 def test_a_partition_that_the_input_does_not_have(tmp_path: Path, shared_broker: BrokerProcess) -> None:

@@ -75,7 +75,7 @@ def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> Non
     w.fill()
     w.mirror.start()
     stops(w, 0, "no position of source EWR", f"`penstock mirror begin EWR {w.topic}:0 --at earliest --because TEXT`")
-    said = w.mirror.log_text()
+    said = w.mirror.text()
     assert said.index(f"begin EWR {w.topic}:0 --at OFFSET") < said.index(f"begin EWR {w.topic}:0 --at earliest")
     assert w.positions("EWR")[0] is None
 
