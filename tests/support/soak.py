@@ -290,7 +290,10 @@ class Soak:
         self._operate(source, f"{lost} ids went by retention")
 
     def _restore_a_source(self) -> None:
-        """Yesterday's copy takes the place of the topic's log: what was sent since is gone there, but was copied."""
+        """Yesterday's copy takes the place of the topic's log: what was sent since is gone there, but was copied.
+
+        Half of the time it grows beyond the mirror's positions before the mirror sees it again.
+        """
         source = self.dice.choice(SOURCES)
         broker = self.sources[source]
         if broker.stop() != 0:
@@ -302,11 +305,46 @@ class Soak:
         self.write(source, self.dice.randrange(1 << 30))
         for topic in self.topics:
             self._await_copied(topic)
+        ends = self._ends(source, STORMY)
         broker.stop()
+        outgrown = self.dice.random() < 0.5
+        if outgrown:
+            self.mirror.kill()
         for partition in range(PARTITIONS):
             put_back(kept / f"{STORMY}-{partition}", broker.data)
         broker.start()
-        self._operate(source, "the source was restored from a copy")
+        while outgrown and any(self._ends(source, STORMY)[partition] <= end for partition, end in ends.items()):
+            self.write(source, self.dice.randrange(1 << 30))
+        self._operate(source, f"the source was restored from a copy{' and has outgrown it' if outgrown else ''}")
+
+    def _trim_under_dedupe(self) -> None:
+        """Dedupe is away for longer than the aggregate keeps records."""
+        self._await_copied(STORMY)
+        self._await(self._is_deduped, "dedupe to be done")
+        self.dedupe.kill()
+        read = self.ledger.safe(STORMY)
+        for source in SOURCES:
+            self.write(source, self.dice.randrange(1 << 30))
+        end = time.monotonic() + LIMIT_S
+        while not self._is_copied(STORMY) and time.monotonic() < end:  # not `_await`, which would start dedupe
+            time.sleep(0.2)
+        for source in SOURCES:
+            self.ledger.copied(STORMY, source)
+        self.ask(self.hub, lambda admin: admin.delete_records({(STORMY, p): -1 for p in range(PARTITIONS)}))
+        lost = self.ledger.trimmed(STORMY, read)
+        self.dedupe.start(await_started=False)
+        while not self._is_deduped(allowed=STORMY):
+            self.keep_going()
+            for row in self._deduped():
+                if row["state"] == "stopped":
+                    if "are gone before they were read" not in row["why"] or "penstock dedupe position" not in row["why"]:
+                        raise Wrong(f"the words don't say what happened, or give no way on: {row['why']}")
+                    self.events["partitions of dedupe that an operator let go on"] += 1
+                    place, why = f"{STORMY}:{row['partition']}", f"{lost} ids went by retention"
+                    self.run("dedupe", "position", place, "--at", "earliest", "--because", why)
+            if time.monotonic() > end + LIMIT_S:
+                raise Wrong(f"dedupe did not go on: {self._deduped()}\n{self.dedupe.text()[-4000:]}")
+            time.sleep(0.3)
 
     # --- the operator -----------------------------------------------------------------------------------------
     def _operate(self, source: str, why: str) -> None:
@@ -390,12 +428,17 @@ class Soak:
             time.sleep(0.2)
 
     # --- the end ----------------------------------------------------------------------------------------------
-    def _is_deduped(self) -> bool:
-        rows = json.loads(self.run("dedupe", "status", "--json", codes=(0, 1)).splitlines()[0])
-        standing = [row for row in rows if row["state"] == "stopped"]
-        if standing:
+    def _deduped(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.run("dedupe", "status", "--json", codes=(0, 1)).splitlines()[0])
+        return rows
+
+    def _is_deduped(self, allowed: str = "") -> bool:
+        """Whether dedupe has read all; `allowed` is the topic in which it may stand still."""
+        rows = self._deduped()
+        standing = [row for row in rows if row["state"] in ("stopped", "lost")]
+        if any(row["topic"] != allowed for row in standing):
             raise Wrong(f"dedupe stopped, though nothing happened to it: {standing}")
-        return all(row.get("lag") == 0 for row in rows) and len(rows) >= PARTITIONS * len(DEDUPED)
+        return not standing and all(row.get("lag") == 0 for row in rows) and len(rows) >= PARTITIONS * len(DEDUPED)
 
     def finish(self) -> list[str]:
         """All is copied, deduplicated, loaded and compared; what is wrong."""
@@ -453,6 +496,7 @@ UNDER_LOAD = (
 )  # fmt: skip
 AT_REST = (
     Soak._add_a_topic, Soak._grow_a_topic, Soak._delete_and_create, Soak._let_retention_overtake, Soak._restore_a_source,
+    Soak._trim_under_dedupe,
 )  # fmt: skip
 
 

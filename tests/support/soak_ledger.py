@@ -57,6 +57,19 @@ class Ledger:
                     count += 1
         return count
 
+    def safe(self, topic: str) -> set[str]:
+        """The ids that the target has."""
+        with self._lock:
+            return set(self._safe[topic])
+
+    def trimmed(self, topic: str, read: set[str]) -> int:
+        """The target has lost what it had of a topic but those that were read before; how many ids nobody owes any more."""
+        with self._lock:
+            lost = self._safe[topic] - read
+            self._safe[topic] -= lost
+            self._open[topic] |= lost
+        return len(lost)
+
     def some(self, topic: str, number: int) -> list[str]:
         """Ids that were sent before."""
         with self._lock:
