@@ -61,7 +61,7 @@ def command(
     Example: penstock consume flights --from earliest --columns flights.parquet
     """
     goes_on = follow if follow is not None else begin == "latest" and path is None
-    given = {**invocation.given(), "isolation.level": isolation}
+    given = {"allow.auto.create.topics": "false"} | invocation.given() | {"isolation.level": isolation}
     if group is not None:
         given |= {"group.id": group, "enable.auto.commit": "false"}
     admin = replace(invocation, properties=admin_only(invocation.properties))

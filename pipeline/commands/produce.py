@@ -18,9 +18,11 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
+from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.producer import Delivery, Producer
-from penstock.pipeline.commands.common import admin_only, cluster, pairs
+from penstock.pipeline.commands.common import admin_only, cluster, pairs, topic_counts
 from penstock.pipeline.options import Invocation
 
 UNDER_WAY_MAX = 10_000
@@ -49,6 +51,7 @@ class _Record(NamedTuple):
 @click.option("--partition", type=int, help="The partition. [by key, else spread]")
 @click.option("--compression", default="lz4", show_default=True, help="none, gzip, snappy, lz4 or zstd.")
 @click.option("--empty-as-null", is_flag=True, help="An empty value is null: a tombstone.")
+@click.option("--create", is_flag=True, help="Create the topic, with the cluster's defaults, if it isn't there.")
 @cluster
 def command(
     invocation: Invocation,
@@ -61,8 +64,9 @@ def command(
     partition: int | None,
     compression: str,
     empty_as_null: bool,
+    create: bool,
 ) -> None:
-    """Produce a record a line, idempotently; says how many were acknowledged.
+    """Produce a record a line, idempotently; says how many were acknowledged. A topic that isn't there is refused.
 
     jsonl lines are what `penstock consume --json` prints: {"key", "value", "headers", "timestamp_ms", "partition"}, each
     of them optional; {"base64": "..."} stands for bytes that are no text. A file is looked through before its first line is
@@ -79,8 +83,12 @@ def command(
             for _ in read(source):
                 pass
             source.seek(begin)
-        replace(invocation, properties=admin_only(invocation.properties)).ask(lambda admin: admin.metadata([]))
-        given = invocation.given(
+        admin = replace(invocation, properties=admin_only(invocation.properties))
+        created = admin.ask(lambda admin: _see_topic(admin, topic, create))
+        if created:
+            click.echo(f"created topic `{topic}` with {created} partitions", err=True)
+        # Another topic of this name, once this one is deleted, would be nobody's wish.
+        given = {"allow.auto.create.topics": "false"} | invocation.given(
             max_block_ms=invocation.timeouts.timeout_s * 1000, delivery_timeout_ms=invocation.timeouts.timeout_s * 1000
         )
         with Producer(invocation.bootstrap, **{"compression.type": compression, **given}) as producer:
@@ -106,7 +114,27 @@ def command(
     finally:
         if path is not None:
             source.close()
-    invocation.say(f"{sending.acknowledged} records acknowledged", topic=topic, acknowledged=sending.acknowledged)
+    invocation.say(
+        f"{sending.acknowledged} records acknowledged", topic=topic, acknowledged=sending.acknowledged, created=bool(created)
+    )
+
+
+async def _see_topic(admin: Admin, topic: str, create: bool) -> int:
+    """See that a topic is there, or create it: the number of partitions of one that was created, else 0. Raises KafkaError, and
+    ClickException for one that isn't there and that nobody wants created."""
+    seen = await admin.metadata([topic], refresh=True)
+    if topic in seen.topics:
+        return 0
+    error = seen.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise KafkaError(error, f"topic `{topic}`")
+    if not create:
+        raise click.ClickException(
+            f"topic `{topic}` isn't there, and nothing was sent\n"
+            f"hint: `penstock topics list` shows the topics; `penstock topics create {quoted(topic)}` or `--create` makes it"
+        )
+    await admin.create_topics([topic], exist_ok=True)
+    return len((await topic_counts(admin, [topic]))[topic])
 
 
 class _Sending:

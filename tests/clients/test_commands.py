@@ -168,6 +168,31 @@ def test_a_line_that_is_no_record_is_named_before_any_is_sent(run: Run, ask: Ask
     assert [row["offsets"] for row in ask("topics", "list") if row["topic"] == name] == [0]
 
 
+def test_no_command_creates_a_topic_by_asking_for_it(bootstrap: str, run: Run, ask: Ask) -> None:
+    """Of clusters that create what is asked for; a slip of the pen is no wish."""
+    name = topic_name("wbe")
+    said = run("produce", name, stdin="a\n", code=1)
+    assert f"topic `{name}` isn't there, and nothing was sent" in said
+    assert f"hint: `penstock topics list` shows the topics; `penstock topics create {name}` or `--create`" in said
+    for words in (
+        ["consume", name, "--from", "earliest"],
+        ["consume", name, "--end", "--group", f"group-{name}"],
+        ["topics", "describe", name],
+        ["topics", "offsets", name],
+        ["topics", "trim", name, "--before", "@1"],
+        ["topics", "grow", name, "-p", "3"],
+        ["configs", "show", "topic", name],
+        ["configs", "set", "topic", name, "retention.ms=1"],
+        ["groups", "reset", f"group-{name}", name, "--to", "earliest", "--execute"],
+    ):
+        assert run(*words, code=1)
+        assert name not in {row["topic"] for row in ask("topics", "list")}, words
+    done = ask("produce", name, "--create", stdin="a\nb\n")
+    assert done == {"topic": name, "acknowledged": 2, "created": True}
+    assert ask("produce", name, "--create", stdin="c\n") == {"topic": name, "acknowledged": 1, "created": False}
+    assert run("consume", name, "--from", "earliest").split() == ["a", "b", "c"]
+
+
 def produce_from_a_pipe(bootstrap: str, *words: str) -> subprocess.Popen[bytes]:
     # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

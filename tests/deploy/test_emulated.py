@@ -80,7 +80,7 @@ def test_from_a_bare_box_to_a_broker(box: Box) -> None:
     box.plays.run("site")
     box.check_what_holds()
     assert box.plays.run("site").changed == 0
-    box.machine.fleet.penstock("produce", "kept", "-b", box.bootstrap, text="\n".join(RECORDS))
+    box.machine.fleet.penstock("produce", "kept", "--create", "-b", box.bootstrap, text="\n".join(RECORDS))
     assert sorted(box.consumed()) == sorted(RECORDS)
 
 

@@ -130,7 +130,9 @@ def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
             })
             for one in ids
         )  # fmt: skip
-        world.fleet.penstock("produce", "flights", "--format", "jsonl", "-b", world.address(datacenter), text="\n".join(lines))
+        world.fleet.penstock(
+            "produce", "flights", "--create", "--format", "jsonl", "-b", world.address(datacenter), text="\n".join(lines)
+        )
 
     def arrived() -> bool:
         shown = json.loads(world.fleet.penstock("topics", "list", "--json", "-b", world.address("aggregate")))

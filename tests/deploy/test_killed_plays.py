@@ -70,7 +70,9 @@ def check_that_it_serves(world: World) -> None:
     assert units.split() == ["active"] * 3
     before = deduped(world)
     record = f"{os.urandom(8).hex()}:x"
-    world.fleet.penstock("produce", "flights", "--key-separator", ":", "-b", world.address(DATACENTERS[0]), text=record)
+    world.fleet.penstock(
+        "produce", "flights", "--create", "--key-separator", ":", "-b", world.address(DATACENTERS[0]), text=record
+    )
     until(lambda: deduped(world) > before, 120, "the mirror and dedupe")
 
 
@@ -114,7 +116,7 @@ def test_swap_disk(world: World) -> None:
     kept = world.spread("west", folders[0])
     before = deduped(world)
     lines = "\n".join(f"{os.urandom(8).hex()}:x" for _ in range(40))
-    world.fleet.penstock("produce", "flights", "--key-separator", ":", "-b", world.address("west"), text=lines)
+    world.fleet.penstock("produce", "flights", "--create", "--key-separator", ":", "-b", world.address("west"), text=lines)
     until(lambda: deduped(world) >= before + 40, 120, "the mirror and dedupe")
     lost = {f"WEST {name.replace('-', ':')}" for name in machine.ssh(f"ls {folders[1]}").split() if name.startswith("flights-")}
     assert lost

@@ -8,7 +8,7 @@ serve() {
         [ $tries -lt 600 ] || { cat /mnt/err >&2; exit 1; }
         sleep 0.1
     done
-    seq 1000 | runuser -u penstock -- penstock produce numbers >&2
+    seq 1000 | runuser -u penstock -- penstock produce numbers --create >&2
     runuser -u penstock -- penstock consume numbers --from earliest | sort -n | tail -1
     kill -TERM $broker
     wait $broker || true
