@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from penstock.dedupe import snapshot
-from penstock.dedupe.folder import StoreFolder, check_owner
+from penstock.dedupe.folder import FolderError, StoreFolder, check_owner
 from penstock.dedupe.position import DedupePosition, identity
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, partition_command
 from penstock.dedupe.status import status
@@ -282,7 +282,10 @@ def rebuild(stage: StageView, partition: int) -> None:
 @contextlib.contextmanager
 def held(folder: StoreFolder) -> Iterator[StoreFolder]:
     """A folder that no other process works in meanwhile. Raises FolderError."""
-    folder.lock("stop the stage first")
+    try:
+        folder.lock("stop the stage first")
+    except OSError as error:
+        raise FolderError(f"`{folder.path}` can't be used: {error.strerror}") from None
     try:
         yield folder
     finally:

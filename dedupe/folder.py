@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 from pathlib import Path
@@ -16,6 +17,8 @@ LOCK = "lock"
 OWNER = "belongs-to"
 DATABASE = "ids"
 SET_ASIDE = "set-aside"
+
+OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})  # another try may succeed
 
 
 class FolderError(Exception):
@@ -57,12 +60,14 @@ class StoreFolder:
         return self.path / DATABASE
 
     def lock(self, way_on: str) -> None:
-        """Keep other processes out until `unlock` or the end of this one. Raises FolderError, with the way on where another
-        process is in it."""
+        """Keep other processes out until `unlock` or the end of this one. Raises FolderError, with the way on, where another
+        process is in it or it can't be used, OSError where its disk is full, read-only or failing."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / LOCK).open("w")
         except OSError as error:
+            if error.errno in OF_THE_DISK:
+                raise
             raise FolderError(f"`{self.path}` can't be used: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,6 +75,11 @@ class StoreFolder:
             file.close()
             raise FolderError(f"`{self.path}` is in use by another process: {way_on}") from None
         self._lock = file
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process has locked it."""
+        return self._lock is not None
 
     def claim(self, owner: str, to_rebuild: str) -> None:
         """Note what the ids belong to, or check it against what was noted before; `to_rebuild` says how an operator gets a new

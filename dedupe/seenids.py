@@ -12,19 +12,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.dedupe.folder import StoreFolder, owner
+from penstock.dedupe.folder import FolderError, StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.repair import expires_soon, repair
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Rules, Sifted, sift
+from penstock.errors import os_error_text
 from penstock.failpoints import declare, failpoint
 from penstock.log import Fields
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pyx.ids.store import IdStore, RocksError
+from penstock.pyx.ids.store import IdStore, RocksDiskError, RocksError
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -35,10 +36,15 @@ FILE_WRITTEN = declare("dedupe.file_written", "a sorted file of ids is written, 
 FILE_INGESTED = declare("dedupe.file_ingested", "the database has the file, memory was emptied")
 
 
-class SeenIds:
-    """Of one partition. `folder` must be locked before anything else is called.
+class StoreFailed(OSError):
+    """The disk of a store is full, read-only or failing: its lane tries again, and goes on once the disk takes writes."""
 
-    Calls raise OperatorNeeded where the database fails, AssertionError before `make_complete`.
+
+class SeenIds:
+    """Of one partition.
+
+    Calls raise StoreFailed where the disk fails, OperatorNeeded where the database is damaged, AssertionError before
+    `make_complete`. After an error `make_complete` opens the store again.
     """
 
     def __init__(self, tp: TopicPartition, output: TopicPartition, settings: Settings, source: IdSource) -> None:
@@ -51,12 +57,13 @@ class SeenIds:
         self._work: asyncio.Future[Any] | None = None
         self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
+        self._file_failed = False  # no file could be made of the ids in memory since
 
     async def make_complete(self, admin: Admin, committed: DedupePosition, show_life: Callable[[], Awaitable[None]]) -> None:
         """Open the store, and read what it lacks from the output; `show_life` is called now and then.
 
         One that this process has open already may have ids beyond what was committed, so it is opened again.
-        Raises UnknownIds and other OperatorNeeded, KafkaError, OSError.
+        Raises StoreFailed, UnknownIds and other OperatorNeeded, KafkaError, OSError.
         """
 
         async def note(ids: Column, complete_to: int) -> None:
@@ -65,18 +72,23 @@ class SeenIds:
 
         async with self._storing:
             self._close_store()
-            with self._failures():
-                self.folder.claim(owner(self._output, committed.output_id, self._source), hints.to_rebuild(self._tp))
-                store = await self._in_thread(self._open)
-                self._memory_since = time.monotonic()
-                begins_at = store.complete_to
-                turn_bytes = self._settings.turn_bytes
-                await repair(admin, self._tp, self._output, store, self._source, note, turn_bytes, committed)
-                if committed.accepted and store.complete_to > begins_at:
-                    await self._spill()  # so that what was accepted once is not asked for again
+            store = await self._in_thread(self._open, committed.output_id)
+            self._memory_since = time.monotonic()
+            begins_at = store.complete_to
+            turn_bytes = self._settings.turn_bytes
+            await repair(admin, self._tp, self._output, store, self._source, note, turn_bytes, committed)
+            # What was accepted once is not asked for again; and a disk that took no file is tried before any input is read.
+            if self._file_failed or (committed.accepted and store.complete_to > begins_at):
+                await self._spill()
 
-    def _open(self) -> IdStore:
+    def _open(self, output_id: str) -> IdStore:
         settings = self._settings
+        if not self.folder.is_locked:  # the disk didn't let it at the start
+            try:
+                self.folder.lock("stop it")
+            except FolderError as error:
+                raise OperatorNeeded(str(error)) from None
+        self.folder.claim(owner(self._output, output_id, self._source), hints.to_rebuild(self._tp))
         self._store = IdStore(str(self.folder.database), settings.size_max_bytes, settings.memory_max_ids)
         return self._store
 
@@ -89,22 +101,24 @@ class SeenIds:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except RocksError as error:
-            raise OperatorNeeded(
-                f"the store failed: {error}; if the disk is full, make room and start again; if the database is damaged, "
-                f"{hints.to_rebuild(self._tp)}"
+        except (RocksDiskError, OSError) as error:
+            # Without the file and the call, which are others at each try, so that the same failure is said once.
+            why = str(error) if isinstance(error, RocksError) else os_error_text(error)
+            raise StoreFailed(
+                f"the disk of `{self.folder.path}` failed: {why.rpartition(': ')[2]}; the partition tries again, and goes on "
+                f"by itself once the disk has room or is mended; if files are lost, {hints.to_rebuild(self._tp)}"
             ) from None
+        except RocksError as error:
+            raise OperatorNeeded(f"the store failed: {error}; if it is damaged, {hints.to_rebuild(self._tp)}") from None
 
     async def sift(self, batches: Sequence[RawBatch], offset: int, rules: Rules) -> Sifted:
         """Look the ids of batches up: which records go on. They are not added by this."""
-        with self._failures():
-            return await self._in_thread(sift, batches, offset, self._opened, rules)
+        return await self._in_thread(sift, batches, offset, self._opened, rules)
 
     async def add(self, ids: Column, complete_to: int) -> None:
         """Ids of committed output; what was seen is complete to that output offset then."""
         async with self._storing:
-            with self._failures():
-                await self._add(ids, complete_to)
+            await self._add(ids, complete_to)
 
     async def _add(self, ids: Column, complete_to: int) -> None:
         store, taken = self._opened, 0
@@ -127,8 +141,7 @@ class SeenIds:
             return
         if expires_soon(self._store, output_start) or self._is_due():
             async with self._storing:
-                with self._failures():
-                    await self._spill()
+                await self._spill()
 
     async def _spill(self) -> None:
         """Make a file of what came since the last one, if anything did."""
@@ -136,25 +149,31 @@ class SeenIds:
         self._memory_since = time.monotonic()
         if store.reaches_to == store.kept_to and store.records_noted == 0:
             return
+        self._file_failed = True
         await self._in_thread(store.write_file)
         failpoint(FILE_WRITTEN)
         await self._in_thread(store.ingest_file)
         failpoint(FILE_INGESTED)
+        self._file_failed = False
 
     def stats(self) -> Mapping[str, int] | None:
         """The store's figures; None where it isn't open."""
-        return None if self._store is None else self._store.stats()
+        with self._failures():
+            return None if self._store is None else self._store.stats()
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work on the store in a thread. A cancelled worker leaves it running: `close` waits for it."""
         future = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         self._work = future
-        return await asyncio.shield(future)
+        with self._failures():
+            return await asyncio.shield(future)
 
     def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        """Close the database. What its disk refuses then is of no account: the output has the ids that no file has."""
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(RocksError):
+                store.close()
 
     async def close(self, logger: Fields) -> None:
         """Make a file of the ids in memory, close the store and let others into the folder; without that file the next start
@@ -164,7 +183,7 @@ class SeenIds:
         if self._store is not None:
             try:
                 await self._spill()
-            except RocksError as error:
+            except (StoreFailed, OperatorNeeded) as error:
                 logger.warning("the ids in memory are not kept, the next start reads them from the output: %s", error)
         self._close_store()
         self.folder.unlock()

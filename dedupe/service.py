@@ -6,6 +6,7 @@ Nothing waits for all: a topic that isn't there holds up its own partitions alon
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 from penstock import log
@@ -125,7 +126,8 @@ class Dedupe(Stage):
     def _add_workers(
         self, topic: str, output: str, partitions: list[int], max_batch_bytes: int, quarantine: Quarantine
     ) -> None:
-        """Folders are locked before anything is fenced: a second start by mistake must not end the first."""
+        """Folders are locked before anything is fenced: a second start by mistake must not end the first. Where a disk refuses,
+        the partition's lane tries again. Raises FolderError."""
         settings = Settings(
             stage=self.name,
             group=job.dedupe_group(self.config),
@@ -144,7 +146,8 @@ class Dedupe(Stage):
         added = [DedupeWorker((topic, number), settings, self.target, self._source) for number in partitions]
         for worker in added:
             self.workers[worker.tp] = worker
-            worker.ids.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")
+            with contextlib.suppress(OSError):
+                worker.ids.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")
         for worker in added:
             self.lanes.begin(self.lanes.add(worker.tp, worker))
 

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from penstock.dedupe import snapshot
-from penstock.dedupe.folder import StoreFolder
+from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.inputs import input_log
 from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.progress import window_s
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, view_command
+from penstock.errors import os_error_text
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.job import moved_topic
@@ -183,16 +184,21 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
     """
     facts = ("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory")
     unknown = {**dict.fromkeys(facts), "store_error": ""}
-    if not folder.database.exists():
-        return unknown
     try:
+        unknown["running"] = folder.is_held()
+        if not folder.database.exists():
+            return unknown
         store = snapshot.look(folder.database, snapshot.TRIES)
-    except RocksError as error:
-        return {**unknown, "running": folder.is_held(), "store_error": str(error)}
-    stats, kept_to = store.stats(), store.kept_to
-    store.close()
+        try:
+            stats, kept_to = store.stats(), store.kept_to
+        finally:
+            store.close()
+    except (RocksError, FolderError) as error:
+        return {**unknown, "store_error": str(error)}
+    except OSError as error:
+        return {**unknown, "store_error": os_error_text(error)}
     return {
-        "running": folder.is_held(),
+        "running": unknown["running"],
         "ids": stats["ids_in_files"],
         "oldest_ms": stats["oldest_ms"],
         "window_s": window_s(stats),

@@ -20,7 +20,7 @@ from penstock.dedupe.position import DedupePosition, identity
 from penstock.dedupe.progress import Progress
 from penstock.dedupe.quarantine import corrupt_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds
-from penstock.dedupe.seenids import SeenIds
+from penstock.dedupe.seenids import SeenIds, StoreFailed
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Sifted
 from penstock.dedupe.topics import DedupeTopics, Found, check_id
@@ -64,6 +64,7 @@ class DedupeWorker:
         self._sender: TransactionalSender | None = None
         self._attempted = -1
         self._committed_ms = -1  # when the position was, last
+        self._turn_failed = False  # the store's disk failed in the last turn, so that only a turn tells that it works again
         self._topics = DedupeTopics(admin, tp, settings.output_topic, settings.group)
         self._inputs = Inputs(tp, settings, admin, source)
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
@@ -108,14 +109,22 @@ class DedupeWorker:
                 after = replace(self.position, unknown=unknown, stopped=str(error))
                 await self._commit(after, alone=not are_there)
             raise
-        except KafkaError as error:
-            why = short(str(error))
-            if error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and why != self.position.stalled:
-                await self._commit(replace(self.position, stalled=why))
+        except (KafkaError, StoreFailed) as error:
+            if isinstance(error, StoreFailed) or error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                await self._stall(str(error), alone=not are_there)
             raise
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
+
+    async def _stall(self, why: str, *, alone: bool = False) -> None:
+        """Commit why the partition stands still, so that any host sees it; now and then again, so that the position doesn't
+        expire meanwhile."""
+        why = short(why)
+        if self.position.topic_id and why != self.position.stalled:
+            await self._commit(replace(self.position, stalled=why), alone=alone)
+        elif self.position.topic_id:
+            await self._show_life()
 
     async def _show_life(self) -> None:
         """Commit a position that has become old, though nothing was read: whoever looks at it sees that somebody works here."""
@@ -183,8 +192,10 @@ class DedupeWorker:
         before = [each.position for each in self._inputs]
         for each in self._inputs:
             each.position = await each.log.check(each.position)
-        if self.position.stopped or self.position.stalled or before != [each.position for each in self._inputs]:
+        if self.position.stopped or (self.position.stalled and not self._turn_failed):
             await self.refresh()  # what it stood still for is over
+        elif before != [each.position for each in self._inputs]:
+            await self._commit(self.position)
         self._log.info("reads from offset %d", self.position.offset)
         return {each.tp: each.position.offset for each in self._inputs}
 
@@ -197,7 +208,10 @@ class DedupeWorker:
         self._topics.check(topics, self.position)
         if topics.moved_id and not self.position.moved_id:
             raise StartsOver(f"`{self._inputs.moved.tp[0]}` is there now: it is read, too")
-        await self.ids.spill_in_time(await self._admin.start_offset(self.output))
+        try:
+            await self.ids.spill_in_time(await self._admin.start_offset(self.output))
+        except StoreFailed:
+            raise StartsOver("ids of memory could not become a file") from None
 
     async def look(self) -> tuple[int, bool]:
         """The committed offset, and whether somebody has work there; see `Inputs.look`."""
@@ -237,7 +251,12 @@ class DedupeWorker:
         """
         for each in self._inputs:
             if parts := [part for part in fetched if part.tp == each.tp]:
-                await self._take_turn(each, parts)
+                try:
+                    await self._take_turn(each, parts)
+                except StoreFailed:
+                    self._turn_failed = True
+                    raise
+        self._turn_failed = False
 
     async def _take_turn(self, read: Input, fetched: Sequence[Fetched]) -> None:
         for part in fetched:

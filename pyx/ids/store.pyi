@@ -4,6 +4,9 @@ import numpy.typing as npt
 class RocksError(Exception):
     """RocksDB refused or failed; the text is its own, with the path."""
 
+class RocksDiskError(RocksError):
+    """The disk is full, read-only or failing: another try may succeed."""
+
 class IdStore:
     """The ids that one dedupe worker has seen. One call at a time, others wait; the GIL is released around all work.
 

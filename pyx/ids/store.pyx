@@ -16,6 +16,11 @@ Ids come from outside: the hash table's hash is SipHash under a random key of th
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
 
+A build of RocksDB with assertions (Debian's) aborts the process where it doesn't expect an error of the disk. Three rules keep
+such errors values: RocksDB writes no log of its own (it appends to that one again after a write failed), a file's ends are read
+before the database asks for them (it believes that reads of them succeed), and no file is written again over one whose ingestion
+failed, because the database may have that one.
+
 python-rocksdb 0.7 builds with neither today's Cython nor today's RocksDB, and every packaged binding makes a Python
 object of each id and takes the GIL for each call; here the ids of a whole fetch come as one array. A second index by
 sequence number, with a seek hint, cost 3 to 10 times more CPU in trials than files that age as wholes.
@@ -39,9 +44,20 @@ from penstock.pyx.ids.siphash cimport siphash64
 cdef extern from * nogil:
     """
     #include <algorithm>
+    #include <cstdarg>
     #include <cstdint>
+    #include <memory>
     #include <string_view>
     #include <vector>
+    #include <rocksdb/env.h>
+
+    // Takes RocksDB's own log lines and keeps none.
+    struct NoLog final : rocksdb::Logger {
+        using rocksdb::Logger::Logv;
+        void Logv(const char*, va_list) override {}
+    };
+
+    static inline std::shared_ptr<rocksdb::Logger> no_log() { return std::make_shared<NoLog>(); }
 
     struct IdSlot { uint64_t hash; uint64_t at; uint32_t length; uint32_t used; };
 
@@ -104,6 +120,7 @@ cdef extern from "rocksdb/options.h" namespace "rocksdb" nogil:
         uint64_t max_table_files_size
         cbool allow_compaction
     cdef cppclass TableFactory
+    cdef cppclass Logger
     cdef cppclass Options:
         Options() except +
         cbool create_if_missing
@@ -118,10 +135,10 @@ cdef extern from "rocksdb/options.h" namespace "rocksdb" nogil:
         int level0_stop_writes_trigger
         int max_open_files
         int max_background_jobs
-        size_t keep_log_file_num
         uint64_t ttl
         uint64_t periodic_compaction_seconds
         shared_ptr[TableFactory] table_factory
+        shared_ptr[Logger] info_log
     cdef cppclass ReadOptions:
         ReadOptions() except +
         cbool verify_checksums
@@ -156,6 +173,8 @@ cdef extern from "rocksdb/metadata.h" namespace "rocksdb" nogil:
 cdef extern from "rocksdb/iterator.h" namespace "rocksdb" nogil:
     cdef cppclass Iterator:
         void Seek(const Slice&) except +
+        void SeekToFirst() except +
+        void SeekToLast() except +
         cbool Valid() noexcept
         void Next() except +
         Slice key() noexcept
@@ -183,6 +202,15 @@ cdef extern from "rocksdb/sst_file_writer.h" namespace "rocksdb" nogil:
         Status Put(const Slice&, const Slice&) except +
         Status Finish() except +
 
+cdef extern from "rocksdb/sst_file_reader.h" namespace "rocksdb" nogil:
+    cdef cppclass SstFileReader:
+        SstFileReader(const Options&) except +
+        Status Open(const string&) except +
+        Iterator* NewIterator(const ReadOptions&) except +
+
+cdef extern from * nogil:
+    shared_ptr[Logger] no_log() except +
+
 cdef enum:
     FILES_MIN = 24                  # the bound is kept by dropping whole files: one is at most this part of it
     FILES_MERGED = 8                # so many neighbours of a size become one
@@ -200,6 +228,10 @@ SECRET_FILE = "hash.key"
 
 class RocksError(Exception):
     """RocksDB refused or failed; the text is its own, with the path."""
+
+
+class RocksDiskError(RocksError):
+    """The disk is full, read-only or failing: another try may succeed."""
 
 
 cdef inline void _store_i64(uint8_t* p, int64_t value) noexcept nogil:
@@ -389,12 +421,15 @@ cdef class IdStore:
         self.options.level0_stop_writes_trigger = 1 << 30
         self.options.max_open_files = -1
         self.options.max_background_jobs = 2
-        self.options.keep_log_file_num = 4
+        self.options.info_log = no_log()
         self.options.table_factory.reset(NewBlockBasedTableFactory(table))
 
     cdef void _check(self, Status status) except *:
         if not status.ok():
-            raise RocksError(f"`{self.path}`: {status.ToString().decode(errors='replace')}")
+            text = status.ToString().decode(errors="replace")
+            # RocksDB wraps some errors of the disk in codes of other kinds; a file that isn't there won't come back.
+            of_the_disk = "IO error: " in text and "No such file" not in text
+            raise (RocksDiskError if of_the_disk else RocksError)(f"`{self.path}`: {text}")
 
     cdef void _expect_open(self) except *:
         if self.db == NULL:
@@ -594,6 +629,8 @@ cdef class IdStore:
         cdef Status status
         waiting = str(Path(self.path) / f"{self.next_file:020}.ids")
         cdef string name = os.fsencode(waiting)
+        self.waiting_file = None
+        Path(waiting).unlink(missing_ok=True)   # its blocks may be a file of the database's by now
         key[0] = FILE_PREFIX
         _store_i64(key + 1, self.next_file)
         _store_i64(value, self.complete_to)
@@ -603,6 +640,8 @@ cdef class IdStore:
         _store_i64(value + 32, <int64_t>self.memory.count)
         with nogil:
             self._write_sorted(name, Slice(<const char*>key, 9), Slice(<const char*>value, ENTRY_BYTES), &status)
+            if status.ok():
+                self._read_ends(name, &status)
         self._check(status)
         self.waiting_file = waiting
 
@@ -630,6 +669,22 @@ cdef class IdStore:
             )
         if status[0].ok():
             status[0] = writer.get().Finish()
+        return 0
+
+    # Reads a file's first and last block, which the block cache then has when the database asks for them.
+    cdef int _read_ends(self, const string& name, Status* status) except -1 nogil:
+        cdef ReadOptions reading
+        cdef unique_ptr[SstFileReader] reader
+        cdef unique_ptr[Iterator] ends
+        reader.reset(new SstFileReader(self.options))
+        status[0] = reader.get().Open(name)
+        if not status[0].ok():
+            return 0
+        ends.reset(reader.get().NewIterator(reading))
+        ends.get().SeekToFirst()
+        if ends.get().Valid():
+            ends.get().SeekToLast()
+        status[0] = ends.get().status()
         return 0
 
     def ingest_file(self):

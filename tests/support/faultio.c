@@ -1,12 +1,12 @@
 /* Preloaded into a broker: makes calls on files fail as a test says.
  *
- * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
+ * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING [N]`: the call on a file whose path
  * contains SUBSTRING (`TAIL$`: ends with TAIL) fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it, `slow100` one take 100 ms
- * longer. CALL is write
+ * longer. With N, the first N such calls since the control file was last changed succeed. CALL is write
  * (write, pwrite, pwritev, posix_fallocate, open for creation), open (of a file that is there), read (read, pread,
  * preadv2, sendfile), direct (pread past the page cache), sync (fsync, fdatasync, syncfs), remove (unlink, unlinkat, by
- * the path as it is given) or rename (by the old path as it is given).
+ * the path as it is given) or rename (rename, link, by the old path as it is given).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,16 +34,30 @@ static int fits(const char *path, const char *where) {
     return m >= n - 1 && !strncmp(path + m - (n - 1), where, n - 1);
 }
 
+/* Whether the first calls that a line lets pass are over. */
+static int is_due(const char *text, int line, int pass) {
+    static char last[4096];
+    static int passed[64];
+    if (strcmp(last, text)) {
+        memset(passed, 0, sizeof passed);
+        strcpy(last, text);
+    }
+    return pass <= 0 || __atomic_add_fetch(&passed[line % 64], 1, __ATOMIC_RELAXED) > pass;
+}
+
 static int rule(const char *call, const char *path) {
-    char text[4096], verb[16], what[16], where[1024];
+    char text[4096], whole[4096], verb[16], what[16], where[1024];
+    int number = 0, pass;
     if (!control && !(control = getenv("FAULT_CTL"))) return 0;
     int fd = syscall(SYS_openat, AT_FDCWD, control, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;
     long n = syscall(SYS_read, fd, text, sizeof text - 1);
     syscall(SYS_close, fd);
     text[n > 0 ? n : 0] = 0;
-    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && fits(path, where))
+    strcpy(whole, text);
+    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), number++)
+        if ((pass = 0, sscanf(line, "%15s %15s %1023s %d", verb, what, where, &pass)) >= 3 && !strcmp(verb, call) &&
+            fits(path, where) && is_due(whole, number, pass))
             return !strcmp(what, "short") ? SHORT : !strcmp(what, "hang") ? HANG :
                    !strncmp(what, "slow", 4) ? SLOW - atoi(what + 4) : atoi(what);
     return 0;
@@ -121,6 +135,11 @@ int rename(const char *old, const char *new) {
     int f = wait_out("rename", old);
     if (f > 0) { errno = f; return -1; }
     return REAL(rename)(old, new);
+}
+int link(const char *old, const char *new) {
+    int f = wait_out("rename", old);
+    if (f > 0) { errno = f; return -1; }
+    return REAL(link)(old, new);
 }
 int unlink(const char *path) { return refuse_removal(path) ? -1 : REAL(unlink)(path); }
 int unlinkat(int fd, const char *path, int flags) { return refuse_removal(path) ? -1 : REAL(unlinkat)(fd, path, flags); }

@@ -16,13 +16,13 @@ def build(folder: Path) -> Path:
     return library
 
 
-def run(script: str, library: Path, control: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(script: str, library: Path, control: Path, *arguments: object, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run a script of Python under the library, to its end; it finds the control file's path in FAULT_CTL."""
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s,
         check=False,
         env={
             **os.environ,
