@@ -12,6 +12,7 @@ from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.position import StagePosition
 from penstock.pipeline.stages.ranges import RangesText
 
+RECENT_MAX = 10_000  # records by which a position tells whether most lack an id
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
 
 
@@ -61,6 +62,22 @@ class DedupePosition(StagePosition):
     again: int = 0
     """What the output has beside what one reading of the inputs gives, before repeats are dropped, since operators have set the
     position: records that were read once more, less those that were passed over."""
+    recent_read: int = 0
+    """How many of the records read last `recent_without_id` is of: `RECENT_MAX` at most."""
+    recent_without_id: int = 0
+
+    @property
+    def lacks_ids(self) -> bool:
+        """Whether most of the records that were read lately have no id, so that `penstock.dedupe.id` may be wrong."""
+        lately = (self.recent_read, self.recent_without_id) if self.recent_read else (self.read, self.without_id)
+        return 2 * lately[1] > lately[0]
+
+    def read_lately(self, read: int, without_id: int) -> DedupePosition:
+        """The position after so many more records, of which so many lack an id."""
+        count, without_id = self.recent_read + read, self.recent_without_id + without_id
+        if count > RECENT_MAX:
+            count, without_id = RECENT_MAX, without_id * RECENT_MAX // count
+        return replace(self, recent_read=count, recent_without_id=without_id)
 
     def unknown_ids(self, complete_to: int, output_start: int) -> str:
         """The output offsets whose ids are unknown to a store that is complete to an offset, where the output's log starts

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 
+from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import DedupePosition
 from penstock.dedupe.sift import Sifted
 from penstock.log import Fields
@@ -15,13 +16,14 @@ MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
 
 
 class Progress:
-    """The lines of one partition. `moved`: by way of which topic misplaced ids go; None where they pass. `by_key`: whether the
-    id is the record's key."""
+    """The lines of one partition. `moved`: by way of which topic misplaced ids go; None where they pass. `source`: where the id
+    is."""
 
-    def __init__(self, logger: Fields, moved: str | None, by_key: bool) -> None:
+    def __init__(self, logger: Fields, moved: str | None, source: IdSource) -> None:
         self._log = logger
         self._moved = moved
-        self._by_key = by_key
+        self._source = source
+        self._lacking_said = False
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
 
@@ -32,7 +34,7 @@ class Progress:
         passes = self._moved is None
         self._misplaced_again = time.monotonic() + MISPLACED_S if passes else math.inf
         what = "repeats of them in other partitions aren't seen" if passes else f"they go there by way of `{self._moved}`"
-        if self._by_key:
+        if self._source.is_key:
             what += "; where the producers use it (librdkafka: partitioner=murmur2_random) there are none"
         say = self._log.warning if passes else self._log.info
         say(
@@ -40,6 +42,20 @@ class Progress:
             "Kafka's murmur2: %s",
             *(sifted.misplaced, sifted.read, sifted.misplaced_at, at.misplaced, at.read, what),
         )
+
+    def lacking(self, at: DedupePosition) -> None:
+        """Say once that most records have no id, and once that it is over."""
+        if at.lacks_ids == self._lacking_said:
+            return
+        self._lacking_said = at.lacks_ids
+        if at.lacks_ids:
+            self._log.warning(
+                "most records have no id (%s), so that their repeats aren't seen: %d of the last %d; is `penstock.dedupe.id` "
+                "right?",
+                *(self._source, at.recent_without_id, at.recent_read),
+            )
+        else:
+            self._log.info("most records have an id again")
 
     def report(self, behind: int, at: DedupePosition, stats: Mapping[str, int] | None) -> None:
         """Say now and then what was done so far. `behind`: offsets that wait in what was read just now."""

@@ -19,6 +19,7 @@ from penstock.errors import KafkaError
 from penstock.hints import quoted
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE
+from penstock.pipeline.etl.idcolumns import id_fields_missing
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
 from penstock.pipeline.stages.position import decisions_of
@@ -37,6 +38,8 @@ class Dedupe(Stage):
         self.lanes = self._lanes_from(self.target, self._log, max_bytes=max(FETCH_BYTES, config["penstock.dedupe.batch.bytes"]))
         self._begun = {topic: asyncio.Event() for topic in self.topics}
         self._source = IdSource(config["penstock.dedupe.id"])
+        for sentence in id_fields_missing(config):
+            self._log.warning("%s", sentence)
 
     async def _all_tried(self) -> None:
         for begun in self._begun.values():

@@ -55,8 +55,9 @@ def status(stage: StageView, topic: str | None) -> None:
     Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
     stands still: `stopped` or `stalled`, its position says why; `silent`, records have waited for longer than a stage that runs
     ever takes (`penstock.stalled.after.ms` and some more); `lost`, the input no longer is the log that was read up to the
-    position; `waiting`, an open transaction has held its records back for so long; `no position`, no stage has begun it. A
-    topic is `not begun` while it or its output isn't there. The exit code is 1 if any stands still.
+    position; `waiting`, an open transaction has held its records back for so long; `no position`, no stage has begun it;
+    `no ids`, most of the last records had no id where `penstock.dedupe.id` says. A topic is `not begun` while it or its output
+    isn't there. The exit code is 1 in all states but `reading`.
 
     `dropped`, `quarantined` and `without id` count moved records with the partition that they moved to, as the audit does.
     `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
@@ -170,7 +171,12 @@ async def _row(
         return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
     if position.unknown and not position.stopped:
         position = replace(position, stopped=f"ids of output offsets {position.unknown} are unknown")
-    return row | await state_of(admin, position, inputs, silent_ms, "dedupe stage", "reading")
+    state = await state_of(admin, position, inputs, silent_ms, "dedupe stage", "reading")
+    if state["state"] == "reading" and position.lacks_ids:
+        source = stage.config["penstock.dedupe.id"]
+        why = f"most records have no id by `penstock.dedupe.id={source}`, so that their repeats aren't seen: is it right?"
+        state = {"state": "no ids", "why": why}
+    return row | state
 
 
 def _noted(position: DedupePosition) -> Row:

@@ -69,7 +69,7 @@ class DedupeWorker:
         self._inputs = Inputs(tp, settings, admin, source)
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
         moved = None if settings.misplaced == "pass" else self._inputs.moved.tp[0]
-        self._progress = Progress(self._log, moved, source.is_key)
+        self._progress = Progress(self._log, moved, source)
 
     @property
     def position(self) -> DedupePosition:
@@ -276,6 +276,7 @@ class DedupeWorker:
             raise OperatorNeeded(f"{error}, then start the stage again") from error
         failpoint(ADDED)
         self._progress.misplaced(sifted, self.position)
+        self._progress.lacking(self.position)
         self._progress.report(fetched[-1].last_stable_offset - read.position.offset, self.position, self.ids.stats())
 
     async def _make_moved_topic(self) -> None:
@@ -347,7 +348,7 @@ def _counted(before: DedupePosition, sifted: Sifted) -> DedupePosition:
     """A position with the counters of what was sifted added."""
     corrupt = sum(records_of(batch) for batch in sifted.corrupt)
     return replace(
-        before,
+        before.read_lately(sifted.read, sifted.without_id),
         read=before.read + sifted.read + corrupt,
         written=before.written + sifted.written,
         dropped=before.dropped + sifted.dropped,

@@ -5,6 +5,7 @@ The names below are the public ones, imported at their first use so that a part 
 `Client` and `Admin`, `Fetcher` (raw batches out), `TransactionalSender` (raw batches in, exactly once). In reading order:
 
 job        the one file that describes a pipeline
+idfields   where dedupe finds a record's id, as the file says it
 options    the options that commands share: the file, `--set`, `--timeout`, `--json`
 service    the life of a service process
 clients/   producers, consumers, and the asyncio core under them

@@ -30,6 +30,7 @@ from penstock.config import (
     read_texts,
 )
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
+from penstock.pipeline.idfields import parse_id
 
 TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -52,13 +53,6 @@ def parse_topics(text: str) -> list[str]:
         if name in names[:number]:
             raise ValueError(f"names `{name}` twice")
     return names
-
-
-def parse_id(text: str) -> str:
-    """Where dedupe finds a record's id."""
-    if re.fullmatch(r"key|(header|json):.+", text, re.DOTALL) is None:
-        raise ValueError("is neither `key` nor `header:NAME` nor `json:FIELD`")
-    return text
 
 
 SCHEMA = Schema(
@@ -103,7 +97,10 @@ SCHEMA = Schema(
         Property("penstock.dedupe.batch.bytes", parse_int(1, INT_MAX), 4 << 20,
                  "Bytes of one dedupe transaction, about, as they came in."),
         Property("penstock.dedupe.id", parse_id, "key",
-                 "Where the id is: `key`, `header:NAME`, or `json:FIELD` of the value (slower)."),
+                 "Where the id is: `key`, `header:NAME`, or `json:FIELD` of the value (slower). A path `json:meta.id` leads "
+                 "into nested objects, `json:user,ts` are several fields together; a name with `.` or `,` is in backquotes."),
+        Property("penstock.dedupe.id.in.schema", parse_bool, True,
+                 "Whether `penstock check` refuses a field of a `json:` id that is no column of a table loaded after dedupe."),
         Property("penstock.dedupe.without.id", parse_choice("pass", "stop", "quarantine"), "pass",
                  "A record without an id (missing, null, empty; JSON's true, false, NaN, object, array) passes, stops its "
                  "partition, or goes to the topic penstock.quarantine."),

@@ -36,7 +36,8 @@ class Hop:
     `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror pass without a copy, in the
     offsets `gaps` by partition, `again` what the aggregate has beside what is in the source's log, since operators let the
     mirror copy it once more, or begin in another log. `trouble` says why the counts part or what can't be read, `note` why
-    nothing can be told of the comparison with the hop before, both in words. `by_notes`: compaction has removed records from
+    nothing can be told of the comparison with the hop before, both in words. `without_id` are records in which dedupe found no
+    id, so that repeats of them aren't seen. `by_notes`: compaction has removed records from
     the log, so what the stages noted of it is compared instead. `standing`: the partitions in which the stage that reads them
     stands still, each with the reason.
     """
@@ -52,6 +53,7 @@ class Hop:
     unreadable: list[Unreadable] = field(default_factory=list)
     left_out: int = 0
     again: int = 0
+    without_id: int = 0
     gaps: dict[str, list[Range]] = field(default_factory=dict)
     by_notes: bool = False
     standing: dict[str, str] = field(default_factory=dict)
@@ -235,7 +237,7 @@ async def _dedupe_hop(
     noted = _noted(both, "dropped", "quarantined", "moved")
     hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
               partitions=_by_partition(written), by_notes=read.compacted or written.compacted, again=again.total())  # fmt: skip
-    hop.unreadable = written.unreadable
+    hop.unreadable, hop.without_id = written.unreadable, _noted(both, "without_id").total()
     hop.conclude(_damage(written), _limits(read, moved, written), lambda: _trouble(dropped, noted, "dropped in partition"))
     return before, hop
 

@@ -43,6 +43,9 @@ def render(audit: dict[str, Any]) -> Group:
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
         lines.append(Text(f"Left out by operators (and nothing else is missing): {'; '.join(places)}.", "yellow"))
+    lacking = [f"{hop['without_id']:,} of {hop['name']}" for hop in audit["hops"] if hop["without_id"]]
+    if lacking:
+        lines.append(Text(f"Without an id, so that repeats of them aren't seen: {'; '.join(lacking)}.", "yellow"))
     again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"] > 0]
     passed = [f"{-hop['again']:,} before {hop['name']}" for hop in audit["hops"] if hop["again"] < 0]
     if passed:

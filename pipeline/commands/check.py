@@ -12,6 +12,7 @@ import click
 from penstock.config import Config, ConfigError, read_texts
 from penstock.pipeline import job
 from penstock.pipeline.etl import declared, places
+from penstock.pipeline.etl.idcolumns import id_fields_missing
 from penstock.pipeline.etl.night import time_zone
 from penstock.pipeline.options import PIPELINE_FILE, SET
 from penstock.pipeline.stages import topics
@@ -65,6 +66,8 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
         questions.append(lambda: time_zone(config["penstock.etl.time.zone"]))
         questions += [lambda name=name: _declared(config, name) for name in job.table_names(config)]  # type: ignore[misc]
         questions.append(config.secrets)
+    if {"dedupe", "etl"} & set(parts):
+        questions.append(lambda: found.extend(id_fields_missing(config)))
     for question in questions:
         try:
             question()

@@ -12,6 +12,7 @@ plan           a night's ranges, written down before anything is read
 events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event
 recordcolumns  columns on request for what stands beside a record's value
+idcolumns      fields of the id that dedupe looks for, held against the tables' columns
 columntypes    the types that a schema may declare, read without Spark
 parsedtypes    the types that JSON is parsed into, and what of it a declared type can't hold
 fitting        whether the declared schema fits the table that is there

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 STATES = (
     *("stopped", "stalled", "silent", "lost", "waiting", "unreachable"),
-    *("no position", "no topic", "not copied", "not begun"),
+    *("no position", "no topic", "not copied", "not begun", "no ids"),
 )
 """The states in which a partition doesn't go on."""
 

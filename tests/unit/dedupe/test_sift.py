@@ -257,7 +257,47 @@ def test_an_id_in_a_field() -> None:
     assert (len(data), starts.tolist(), len(null)) == (0, [0], 0)
 
 
-@pytest.mark.parametrize("text", ["", "value", "header", "header:", "json", "json:", "key:x", "KEY"])
+@pytest.mark.parametrize(
+    ("text", "value", "word"),
+    [
+        ("json:meta.id", b'{"meta": {"id": "a"}}', b"a"),
+        ("json:meta.id", b'{"meta": {"id": 7}, "meta.id": "b"}', b"7"),
+        ("json:`meta.id`", b'{"meta": {"id": 7}, "meta.id": "b"}', b"b"),
+        ("json:`a``b`.c", b'{"a`b": {"c": "d"}}', b"d"),
+        ("json:meta.id", b'{"meta": "id"}', None),
+        ("json:meta.id", b'{"meta": [{"id": "a"}]}', None),
+        ("json:meta.id", b'{"meta.id": "a"}', None),
+        ("json:a.b.c", b'{"a": {"b": {"c": {}}}}', None),
+        ("json:user,ts", b'{"user": "a,b", "ts": "c"}', b"3:a,b,1:c,"),
+        ("json:user,ts", b'{"user": "a", "ts": "b,c"}', b"1:a,3:b,c,"),
+        ("json:user,ts", b'{"user": "a", "ts": 1}', b"1:a,1:1,"),
+        ("json:user, meta.ts", b'{"user": "a", "meta": {"ts": 1.50}}', b"1:a,4:1.50,"),
+        ("json:user,ts", b'{"user": "a"}', None),
+        ("json:user,ts", b'{"user": "a", "ts": ""}', None),
+        ("json:user,ts", b'{"user": "a", "ts": true}', None),
+    ],
+)
+def test_an_id_by_a_path_and_of_several_fields(text: str, value: bytes, word: bytes | None) -> None:
+    builder = BatchBuilder()
+    builder.append(b"key", value, 1)
+    data, _, null = IdSource(text).column(decode([RawBatch(builder.build())]))
+    assert (None if null[0] else data.tobytes()) == word
+
+
+def test_a_store_knows_by_which_fields_its_ids_are() -> None:
+    """One field in backquotes is the field that earlier versions took for a name with a dot."""
+    texts = ["json:id", "json:`id`", "json:a.b", "json:`a.b`", "json:a,b", "json:b,a", "json:`a,b`", "json:`a`.`b`"]
+    assert [str(IdSource(text)) for text in texts] == [
+        *("id by json:id", "id by json:id", "id by json:`a`.`b`", "id by json:a.b"),
+        *("id by json:`a`,`b`", "id by json:`b`,`a`", "id by json:a,b", "id by json:`a`.`b`"),
+    ]
+
+
+NO_IDS = ["", "value", "header", "header:", "json", "json:", "key:x", "KEY"]
+NO_IDS += ["json:a..b", "json:.a", "json:a.", "json:a,", "json:,a", "json:a,a", "json:`a", "json:``", "json: "]
+
+
+@pytest.mark.parametrize("text", NO_IDS)
 def test_where_no_id_can_be(text: str) -> None:
     with pytest.raises(ConfigError, match=r"penstock\.dedupe\.id"):
         IdSource(text)
