@@ -68,11 +68,11 @@ class DedupePosition(StagePosition):
 
     @property
     def lacks_ids(self) -> bool:
-        """Whether most of the records that were read lately have no id, so that `penstock.dedupe.id` may be wrong."""
-        lately = (self.recent_read, self.recent_without_id) if self.recent_read else (self.read, self.without_id)
-        return 2 * lately[1] > lately[0]
+        """Whether most of the records that were read last have no id, so that `penstock.dedupe.id` may be wrong."""
+        recent = (self.recent_read, self.recent_without_id) if self.recent_read else (self.read, self.without_id)
+        return 2 * recent[1] > recent[0]
 
-    def read_lately(self, read: int, without_id: int) -> DedupePosition:
+    def with_recent(self, read: int, without_id: int) -> DedupePosition:
         """The position after so many more records, of which so many lack an id."""
         count, without_id = self.recent_read + read, self.recent_without_id + without_id
         if count > RECENT_MAX:

@@ -64,7 +64,7 @@ class DedupeWorker:
         self._sender: TransactionalSender | None = None
         self._attempted = -1
         self._committed_ms = -1  # when the position was, last
-        self._turn_failed = False  # the store's disk failed in the last turn, so that only a turn tells that it works again
+        self._sift_failed = False  # ids could not be looked up, and only another turn tells whether they can be again
         self._topics = DedupeTopics(admin, tp, settings.output_topic, settings.group)
         self._inputs = Inputs(tp, settings, admin, source)
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
@@ -192,7 +192,7 @@ class DedupeWorker:
         before = [each.position for each in self._inputs]
         for each in self._inputs:
             each.position = await each.log.check(each.position)
-        if self.position.stopped or (self.position.stalled and not self._turn_failed):
+        if self.position.stopped or (self.position.stalled and not self._sift_failed):
             await self.refresh()  # what it stood still for is over
         elif before != [each.position for each in self._inputs]:
             await self._commit(self.position)
@@ -251,12 +251,7 @@ class DedupeWorker:
         """
         for each in self._inputs:
             if parts := [part for part in fetched if part.tp == each.tp]:
-                try:
-                    await self._take_turn(each, parts)
-                except StoreFailed:
-                    self._turn_failed = True
-                    raise
-        self._turn_failed = False
+                await self._take_turn(each, parts)
 
     async def _take_turn(self, read: Input, fetched: Sequence[Fetched]) -> None:
         for part in fetched:
@@ -265,7 +260,9 @@ class DedupeWorker:
         passed = await read.log.check_fetched(fetched, read.position)
         batches = [batch for part in fetched for batch in part.batches]
         try:
+            self._sift_failed = True
             sifted = await self.ids.sift(batches, read.position.offset, read.rules)
+            self._sift_failed = False
             failpoint(SIFTED)
             if sifted.moved and not self.position.moved_id:
                 await self._make_moved_topic()
@@ -348,7 +345,7 @@ def _counted(before: DedupePosition, sifted: Sifted) -> DedupePosition:
     """A position with the counters of what was sifted added."""
     corrupt = sum(records_of(batch) for batch in sifted.corrupt)
     return replace(
-        before.read_lately(sifted.read, sifted.without_id),
+        before.with_recent(sifted.read, sifted.without_id),
         read=before.read + sifted.read + corrupt,
         written=before.written + sifted.written,
         dropped=before.dropped + sifted.dropped,

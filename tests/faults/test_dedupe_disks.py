@@ -166,21 +166,27 @@ def two_disks(folder: Path, disk: SmallDisk, broker: BrokerProcess, **properties
     return w
 
 
+def feed(w: World, disk: SmallDisk) -> None:
+    """Fill the disk, and give partition 0 ids that need room: a store that is opened again has some of its own once."""
+    disk.fill()
+    w.send(0, [w.batch(0, w.some_ids(0, 2000), 0)])
+
+
 def await_stalled(w: World, why: str, hold: Callable[[], None] = lambda: None) -> None:
-    """Partition 0 says that it stands still and why, the other one goes on, and the log has said it once. `hold` keeps the disk
-    full: a store that is opened again frees what its manifest had preallocated."""
+    """Partition 0 stands still and says why, the other one goes on, and the log repeats nothing. Until then it calls `hold`."""
 
     def stands() -> bool:
         hold()
         return why in w.position()[1].get("stalled", "")
 
     until(stands, "the position to say why", w.stage.text)
+    said = w.stage.text().count(f"{w.topic}-0 starts again")
     status = w.ask("status")
     assert status.returncode == 1 and "stalled" in status.stdout, status.stdout + status.stderr
     w.send(1, [w.batch(1, w.some_ids(1, 300), 0)])
     w.await_done([1])
     assert w.stage.running
-    assert w.stage.text().count(f"{w.topic}-0 starts again: the disk of") == 1, w.stage.text()
+    assert w.stage.text().count(f"{w.topic}-0 starts again") == said > 0, w.stage.text()
 
 
 def test_a_full_disk_holds_up_its_partition_until_it_has_room(
@@ -191,8 +197,7 @@ def test_a_full_disk_holds_up_its_partition_until_it_has_room(
         w.stage.start()
         w.await_done()
         disk.fill()
-        w.fill(batches=5, count=3000)
-        await_stalled(w, "No space left on device", disk.fill)
+        await_stalled(w, "No space left on device", lambda: feed(w, disk))
         w.fill(batches=2, count=300)
         disk.drain()
         w.finish()
@@ -243,12 +248,7 @@ def test_ids_that_cannot_become_a_file_in_time(tmp_path: Path, shared_broker: Br
         w.fill(batches=1, count=20)
         w.await_done()
         w.await_file()
-
-        def hold() -> None:
-            disk.fill()
-            w.send(0, [w.batch(0, w.some_ids(0, 2000), 0)])
-
-        await_stalled(w, "No space left on device", hold)
+        await_stalled(w, "No space left on device", lambda: feed(w, disk))
         disk.drain()
         until(lambda: w.position()[1]["stalled"] == "", "the position to say no more", w.stage.text)
         w.finish()
