@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -49,18 +49,33 @@ Change = Callable[[DedupePosition | None], tuple[str, DedupePosition]]
 """What an operator decides, in words, and the position after it, given the one before. Raises ClickException."""
 
 
-async def decide(admin: Admin, stage: StageView, partition: int, change: Change, because: str) -> str:
+class Moved(NamedTuple):
+    """A partition of the topic of moved records, and the position there; None: there is no such topic."""
+
+    tp: TopicPartition
+    position: DedupePosition | None
+
+
+async def decide(
+    admin: Admin, stage: StageView, partition: int, change: Change, because: str, *, with_moved: bool = False
+) -> str:
     """Change a position in the partition's own name; what was decided. Whoever works on it is fenced first, so that nothing
-    comes in between, and has to read the position again.
+    comes in between, and has to read the position again. `with_moved`: the position of moved records is decided with it.
     """
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
     name = identity(stage.config["penstock.dedupe.name"], tp)
     called = f"{tp[0]}-{tp[1]}"
     async with fenced(admin, Quarantine(admin), name, stage.group, tp, called, "penstock dedupe status") as decision:
-        what, after = change(await find_position(admin, stage, partition))
+        before = await find_position(admin, stage, partition)
+        what, after = change(before)
+        others = {}
+        if with_moved:
+            moved = await find_moved(admin, stage, partition, before or after)
+            after = replace(after, moved_id="" if moved.position is None else moved.position.topic_id)
+            others = {} if moved.position is None else {moved.tp: moved.position}
         await decision.send([note(what.encode(), came(tp, after.offset, because))])
-        await decision.commit(after)
+        await decision.commit(after, others)
     return what
 
 
@@ -111,27 +126,40 @@ def accept(stage: StageView, partition: int, because: str) -> None:
     )
 
 
-TRIES = 3
+async def find_moved(admin: Admin, stage: StageView, partition: int, before: DedupePosition) -> Moved:
+    """Where moved records are read from once a position is set: where they were, or where their topic begins. `before` is the
+    position without which nothing may be known of them."""
+    tp = moved_topic(stage.topic), partition
+    there = (await admin.metadata([tp[0]], refresh=True)).topics.get(tp[0])
+    if there is None:
+        return Moved(tp, None)
+    start, topic_id = await admin.start_offset(tp), there.topic_id.hex()
+    found = (await admin.committed(stage.group, [tp]))[tp]
+    if found is None:
+        # Which of them were read before, if any were, nobody knows.
+        fresh = DedupePosition(0, topic_id, before.output_id, partitions=before.partitions, untold=int(bool(before.moved_id)))
+        return Moved(tp, replace(fresh, offset=start) if fresh.untold else fresh.moved_to(start))
+    known = DedupePosition.parse(stage.group, tp, *found, stage.input(partition))
+    if known.topic_id != topic_id:
+        return Moved(tp, known.in_new_log(topic_id, start))
+    return Moved(tp, known.moved_to(start) if start > known.offset else known)
 
 
-class _Moved(Exception):
-    """The position isn't the one that was looked at."""
-
-
-async def _again(admin: Admin, stage: StageView, known: DedupePosition, tp: TopicPartition, at: int) -> int:
-    """What one reading of the inputs doesn't account for once a position is set to an offset: records of the input that are
-    read once more (or, below zero, passed over), and what the reading of moved records, which begins once more, has written."""
-    records = 0
-    low, high = sorted((known.offset, at))
-    if low < high:
-        between = {tp[1]: [(low, high - 1)]}
-        counted = await count_topic(stage.bootstrap, tp[0], {tp[1]: high}, gaps=between, timeouts=stage.timeouts)
-        records = counted.left_out.total() if at < known.offset else -counted.left_out.total()
-    if known.moved_id:
-        moved = moved_topic(tp[0]), tp[1]
-        found = (await admin.committed(stage.group, [moved]))[moved]
-        records += 0 if found is None else DedupePosition.parse(stage.group, moved, *found, tp).written
-    return records
+async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, partition: int) -> DedupePosition:
+    """A first position with the counters that follow from the logs up to its offset, if these are whole. Whether all that lies
+    below was read can't be told, unless as much was written."""
+    output = stage.output(partition)
+    output_end = await admin.end_offset(output, "read_committed")
+    read = await count_topic(stage.bootstrap, stage.topic, {partition: first.offset}, timeouts=stage.timeouts)
+    written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, timeouts=stage.timeouts)
+    whole = not (read.starts[partition] or written.starts[partition])
+    moved = moved_topic(stage.topic) in (await admin.metadata([moved_topic(stage.topic)], refresh=True)).topics
+    first = replace(first, untold=int(moved or not whole or written.total < read.total))
+    if whole:
+        dropped, again = max(0, read.total - written.total), max(0, written.total - read.total)
+        first = replace(first, read=read.total, written=written.total, dropped=dropped, again=again)
+    # A transaction's marker is what it ends with.
+    return replace(first, output_end=max(0, output_end - 1))
 
 
 @click.command("position")
@@ -143,51 +171,32 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
     as long as their ids are known (one without an id passes once more). Where there was no position its counters come from the
-    logs, if they are whole. Moved records are read from where their topic begins. The audit names what was read again.
+    logs, if they are whole. Moved records are read on from their own position, or from where their topic begins. The audit
+    names what was read again. It ends with 1 as long as records that were passed over have never been read.
 
     Example: penstock dedupe position flights:3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
     """
 
     async def work(admin: Admin) -> dict[str, Any]:
-        tp, output = stage.input(partition), stage.output(partition)
+        tp = stage.input(partition)
         input_id, output_id, count = await topics_of(admin, stage, partition)
         at = await place.find(admin, tp, f"{tp[0]}-{partition}")
-        first = DedupePosition(0, input_id, output_id, partitions=count)
+        first = DedupePosition(at, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
-            output_end = await admin.end_offset(output, "read_committed")
-            read = await count_topic(stage.bootstrap, tp[0], {partition: at}, timeouts=stage.timeouts)
-            written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, timeouts=stage.timeouts)
-            if not (read.starts[partition] or written.starts[partition]):
-                dropped = max(0, read.total - written.total)
-                first = replace(first, read=read.total, written=written.total, dropped=dropped)
-            # A transaction's marker is what it ends with.
-            first = replace(first, output_end=max(0, output_end - 1))
+            first = await _by_the_logs(admin, stage, first, partition)
+        found: dict[str, int | None] = {}
 
-        async def once() -> int | None:
-            known = await find_position(admin, stage, partition)
-            again = 0 if known is None else known.again + await _again(admin, stage, known, tp, at)
-
-            def change(found: DedupePosition | None) -> tuple[str, DedupePosition]:
-                if (found and found.offset) != (known and known.offset):
-                    raise _Moved
-                return change_to(found or first, again)
-
-            await decide(admin, stage, partition, change, because)
-            return None if known is None else known.offset
-
-        def change_to(before: DedupePosition, again: int) -> tuple[str, DedupePosition]:
+        def change(before: DedupePosition | None) -> tuple[str, DedupePosition]:
+            found["before"] = None if before is None else before.offset
+            if before is None:
+                return f"position none -> {at}", first
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
-            was = "none" if before is first else before.offset
-            return f"position {was} -> {at}", replace(
-                before, offset=at, leader_epoch=-1, last_batch=None, moved_id="", again=again
-            )
+            return f"position {before.offset} -> {at}", before.moved_to(at)
 
-        for _ in range(TRIES):
-            with contextlib.suppress(_Moved):  # its worker went on meanwhile; once it is fenced, it stays away for a session
-                return {"partition": partition, "before": await once(), "offset": at}
-        raise click.ClickException(f"the position of {tp[0]}-{partition} moved at each of {TRIES} tries: try again")
+        await decide(admin, stage, partition, change, because, with_moved=True)
+        return {"partition": partition, "before": found["before"], "offset": at}
 
     done = stage.ask(work)
     before = "none" if done["before"] is None else done["before"]

@@ -5,15 +5,18 @@ The counters beside the offset survive any kill, and the audit compares them wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints, ranges
-from penstock.pipeline.stages.position import StagePosition
+from penstock.pipeline.stages.position import StagePosition, fields_of, untold_decisions
 from penstock.pipeline.stages.ranges import RangesText
+from penstock.pipeline.stages.recordcount import records_of, records_within
+from penstock.pyx.record.rawbatch import RawBatch
 
 RECENT_MAX = 10_000  # records by which a position tells whether most lack an id
-RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
+RANGES_MAX = 8  # more than so many ranges become fewer: Kafka takes 4,096 bytes beside an offset
 
 
 def identity(stage: str, tp: TopicPartition) -> str:
@@ -61,10 +64,62 @@ class DedupePosition(StagePosition):
     """Of the topic of moved records, once the worker reads it, too (empty: not yet); its position there is one like this."""
     again: int = 0
     """What the output has beside what one reading of the inputs gives, before repeats are dropped, since operators have set the
-    position: records that were read once more, less those that were passed over."""
+    position: records that were read once more. What an earlier version noted is less those that were passed over."""
     recent_read: int = 0
     """How many of the records read last `recent_without_id` is of: `RECENT_MAX` at most."""
     recent_without_id: int = 0
+    reached: int = -1
+    """The largest offset that the position has ever had, where an operator has set it back since. What lies below was read, but
+    for the gaps."""
+    gap_ranges: RangesText = ""
+    """Which offsets operators let it pass over and were never read since: the last `RANGES_MAX` ranges of them."""
+    gaps: int = 0
+    """How many offsets they are, with those that `gap_ranges` doesn't have any more."""
+    untold: int = 0
+    """Decisions of which can't be told what was passed over and never read: an earlier version's, and those where no position
+    was left or the log was another one."""
+
+    @property
+    def frontier(self) -> int:
+        """The offset behind all that was ever read or passed over."""
+        return max(self.offset, self.reached)
+
+    def moved_to(self, offset: int) -> DedupePosition:
+        """The position where an operator sets it: what it passes over for the first time is a gap."""
+        gaps = ranges.parse(self.gap_ranges)
+        passed = max(0, offset - self.frontier)
+        if passed:
+            gaps = ranges.merged([*gaps, (self.frontier, offset - 1)])
+        return replace(
+            self,
+            offset=offset,
+            reached=self.frontier,
+            leader_epoch=-1,
+            last_batch=None,
+            gap_ranges=ranges.text_of(gaps[-RANGES_MAX:]),
+            gaps=self.gaps + passed,
+        )
+
+    def in_new_log(self, topic_id: str, start: int) -> DedupePosition:
+        """The first position in another topic of the same name. What wasn't read of the one before nobody can tell."""
+        fresh = DedupePosition(0, topic_id, self.output_id, partitions=self.partitions)
+        return replace(fresh.moved_to(start), again=self.written, untold=self.untold + 1)
+
+    def with_read(self, before: DedupePosition, batches: Sequence[RawBatch]) -> DedupePosition:
+        """The position after some batches were read from the one `before` on. Of what lies below the frontier, gaps were read
+        for the first time, and all else once more."""
+        end = min(self.offset, before.frontier)
+        if before.offset >= end:
+            return self
+        read, gaps = (before.offset, end - 1), ranges.parse(before.gap_ranges)
+        left = [part for gap in gaps for part in ranges.outside(gap, [read])]
+        known = ranges.outside(read, gaps)
+        return replace(
+            self,
+            again=self.again + sum(records_within(batch, records_of(batch), known) for batch in batches),
+            gap_ranges=ranges.text_of(left),
+            gaps=self.gaps - ranges.size(gaps) + ranges.size(left),
+        )
 
     @property
     def lacks_ids(self) -> bool:
@@ -111,4 +166,5 @@ class DedupePosition(StagePosition):
         worker reads them. Raises OperatorNeeded for what no dedupe worker wrote, or a newer version.
         """
         begin = f"{hints.to_delete(group, tp)}, then {hints.to_move(read_with or tp)}"
-        return cls.from_text(offset, metadata, begin, f"the position of {tp[0]}-{tp[1]} in group `{group}`")
+        position = cls.from_text(offset, metadata, begin, f"the position of {tp[0]}-{tp[1]} in group `{group}`")
+        return replace(position, untold=untold_decisions(fields_of(metadata)))

@@ -170,12 +170,15 @@ class DedupeWorker:
         await self._commit(DedupePosition(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _begin_moved(self, topics: Found) -> None:
-        """The first position in the topic of moved records: at its beginning, unless an operator has decided that what is
-        gone there is gone."""
+        """The first position in the topic of moved records, at its beginning. Raises OperatorNeeded where that is gone: the
+        command by which an operator goes on gives the position."""
         start = await self._inputs.moved.log.start()
-        if start > 0 and not self.decisions:
+        if start > 0:
             raise self._inputs.moved.log.gone(0, start)
-        self._inputs.moved.position = DedupePosition(start, topics.moved_id, topics.output_id, partitions=topics.partitions)
+        first = DedupePosition(0, topics.moved_id, topics.output_id, partitions=topics.partitions)
+        before = self._inputs.moved.position
+        is_new = before.topic_id not in ("", topics.moved_id)
+        self._inputs.moved.position = before.in_new_log(topics.moved_id, 0) if is_new else first
         await self._commit(replace(self.position, moved_id=topics.moved_id))
 
     def _check_moved(self) -> None:
@@ -266,7 +269,7 @@ class DedupeWorker:
             failpoint(SIFTED)
             if sifted.moved and not self.position.moved_id:
                 await self._make_moved_topic()
-            complete_to = await self._publish(read, sifted, passed)
+            complete_to = await self._publish(read, sifted, passed, batches)
             failpoint(COMMITTED)
             await self.ids.add(sifted.ids, complete_to)
         except TooLarge as error:
@@ -283,10 +286,10 @@ class DedupeWorker:
         await make_topic(self._admin, topic, partitions, configs)
         raise StartsOver(f"the first ids that belong into other partitions: they go there by way of `{topic}`")
 
-    async def _publish(self, read: Input, sifted: Sifted, passed: DedupePosition) -> int:
+    async def _publish(self, read: Input, sifted: Sifted, passed: DedupePosition, batches: Sequence[RawBatch]) -> int:
         """Output and input position in one transaction; the output offset up to which its ids are complete then.
 
-        `passed` is the position after what was sifted, with the counters of before.
+        `passed` is the position after what was sifted, with the counters of before; `batches` are what was sifted.
         """
         sender, before = self._sender, read.position
         self._attempted = self.own_offsets[0] - before.offset + passed.offset
@@ -311,7 +314,7 @@ class DedupeWorker:
                 f"{passed.offset}: {error}; change that topic's configs, then start the stage again"
             ) from error
         failpoint(PUBLISHED)
-        after = {self.tp: self.position, read.tp: _counted(passed, sifted)}
+        after = {self.tp: self.position, read.tp: _counted(before, passed, sifted, batches)}
         end = max(self.position.output_end, complete_to)
         after[self.tp] = replace(after[self.tp], output_end=end, stopped="", stalled="")
         await self._send_positions(sender, after)
@@ -341,11 +344,11 @@ class DedupeWorker:
         await self.ids.close(self._log)
 
 
-def _counted(before: DedupePosition, sifted: Sifted) -> DedupePosition:
-    """A position with the counters of what was sifted added."""
+def _counted(before: DedupePosition, passed: DedupePosition, sifted: Sifted, batches: Sequence[RawBatch]) -> DedupePosition:
+    """The position `passed` with the counters of what was sifted, `batches` read from the one `before` on, added."""
     corrupt = sum(records_of(batch) for batch in sifted.corrupt)
     return replace(
-        before.with_recent(sifted.read, sifted.without_id),
+        passed.with_read(before, batches).with_recent(sifted.read, sifted.without_id),
         read=before.read + sifted.read + corrupt,
         written=before.written + sifted.written,
         dropped=before.dropped + sifted.dropped,

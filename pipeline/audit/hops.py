@@ -39,7 +39,7 @@ class Hop:
     nothing can be told of the comparison with the hop before, both in words. `without_id` are records in which dedupe found no
     id, so that repeats of them aren't seen. `by_notes`: compaction has removed records from
     the log, so what the stages noted of it is compared instead. `standing`: the partitions in which the stage that reads them
-    stands still, each with the reason.
+    stands still, each with the reason. `never_read`: the offsets by partition that operators let dedupe pass over.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Hop:
     gaps: dict[str, list[Range]] = field(default_factory=dict)
     by_notes: bool = False
     standing: dict[str, str] = field(default_factory=dict)
+    never_read: dict[str, list[Range]] = field(default_factory=dict)
 
     def conclude(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
         """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
@@ -112,6 +113,34 @@ def _by_partition(counts: TopicCounts) -> dict[str, int]:
 
 def _standing(marks: Mapping[int, Mark]) -> dict[str, str]:
     return {str(partition): mark.stands for partition, mark in sorted(marks.items()) if mark.stands}
+
+
+def _frontiers(marks: Mapping[int, Mark]) -> dict[int, int]:
+    return {partition: mark.frontier for partition, mark in marks.items()}
+
+
+def _gaps(marks: Mapping[int, Mark]) -> dict[int, list[Range]]:
+    return {partition: mark.gaps for partition, mark in sorted(marks.items()) if mark.gaps}
+
+
+def _never_read(marks: Mapping[int, Mark], counted: TopicCounts, of: str) -> list[str]:
+    """Words for the records that operators let dedupe pass over, and that it has never read since."""
+    found = []
+    for partition, mark in sorted(marks.items()):
+        if mark.unknown_gaps:
+            found.append(
+                f"partition {partition}{of}: {mark.unknown_gaps:,} offsets were passed over, and which isn't noted any more"
+            )
+        if records := counted.left_out[partition]:
+            places = ", ".join(f"{first} to {last}" for first, last in mark.gaps)
+            found.append(f"partition {partition}{of}: {records:,} records were passed over and never read, offsets {places}")
+    return found
+
+
+def _untold(marks: Mapping[int, Mark]) -> str:
+    """Words for decisions of which nobody can tell what was never read."""
+    untold = sum(mark.untold for mark in marks.values())
+    return f"{untold:,} decisions of operators don't say which records were passed over and never read" if untold else ""
 
 
 def _noted(marks: Iterable[dict[int, Mark]], *counters: str) -> Counter[int]:
@@ -212,14 +241,13 @@ async def _dedupe_hop(
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = dedupe.marks.values()
     both = marks, dedupe.moved
-    read = await count(target, topic, {partition: mark.offset for partition, mark in marks.items()})
+    read = await count(target, topic, _frontiers(marks), gaps=_gaps(marks))
     written = await count(target, output, dedupe.ends)
     moved, still_moving = TopicCounts(), 0
     if dedupe.moved:
-        reached = {partition: mark.offset for partition, mark in dedupe.moved.items()}
-        moved = await count(target, job.moved_topic(topic), reached)
-        still_moving = _noted([marks], "moved").total() - moved.total
-    waiting = Counter({p: arrived.records[p] - read.records[p] for p in read.ends})
+        moved = await count(target, job.moved_topic(topic), _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved))
+        still_moving = _noted([marks], "moved").total() - moved.total - moved.left_out.total()
+    waiting = Counter({p: arrived.records[p] - read.records[p] - read.left_out[p] for p in read.ends})
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
                  waiting=waiting.total() + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
     trouble, limits = "", ""
@@ -230,7 +258,10 @@ async def _dedupe_hop(
         missing = Counter({p: mirrored[p] - records[p] - waiting[p] for p in read.ends})
         trouble, limits = _compacted(before, missing, "read")
     before.standing = _standing(marks)
-    before.conclude("; ".join(filter(None, [trouble, *_short(read), *_short(moved)])), limits, str)
+    before.never_read = {str(p): ranges for p, ranges in _gaps(marks).items()}
+    lost = _never_read(marks, read, "") + _never_read(dedupe.moved, moved, " of moved records")
+    untold = _untold(marks) or _untold(dedupe.moved)
+    before.conclude("; ".join(filter(None, [trouble, *lost, *_short(read), *_short(moved)])), limits or untold, str)
     kept = _noted(both, "written") if written.compacted else written.records
     dropped = Counter({p: records[p] + moved.records[p] - kept[p] for p in read.ends})
     gone = _noted(both, "dropped", "quarantined")
@@ -238,7 +269,8 @@ async def _dedupe_hop(
     hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
               partitions=_by_partition(written), by_notes=read.compacted or written.compacted, again=again.total())  # fmt: skip
     hop.unreadable, hop.without_id = written.unreadable, _noted(both, "without_id").total()
-    hop.conclude(_damage(written), _limits(read, moved, written), lambda: _trouble(dropped, noted, "dropped in partition"))
+    limits = _limits(read, moved, written) or _untold(dedupe.moved)
+    hop.conclude(_damage(written), limits, lambda: _trouble(dropped, noted, "dropped in partition"))
     return before, hop
 
 

@@ -47,9 +47,6 @@ def render(audit: dict[str, Any]) -> Group:
     if lacking:
         lines.append(Text(f"Without an id, so that repeats of them aren't seen: {'; '.join(lacking)}.", "yellow"))
     again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"] > 0]
-    passed = [f"{-hop['again']:,} before {hop['name']}" for hop in audit["hops"] if hop["again"] < 0]
-    if passed:
-        lines.append(Text(f"Passed over by operators, and never read: {'; '.join(passed)}.", "yellow"))
     if again:
         why = "since an operator had it copied or read again, or began in another log"
         lines.append(Text(f"Beyond what one reading of the log gives, {why}: {'; '.join(again)}.", "yellow"))

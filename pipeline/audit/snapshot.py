@@ -21,7 +21,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
-from penstock.pipeline.stages.position import fields_of, why_standing
+from penstock.pipeline.stages.position import fields_of, untold_decisions, why_standing
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -43,11 +43,18 @@ class Mark:
     gaps: list[ranges.Range]
     stands: str = ""
     """Why the stage stands still there."""
+    untold: int = 0
+    """Decisions of operators of which it isn't noted what was passed over and never read."""
 
     @property
     def output_end(self) -> int:
         """The output's offset behind what the position counts; -1 where that isn't noted."""
         return max(self.counters.get("target_end", -1), self.counters.get("output_end", -1))
+
+    @property
+    def frontier(self) -> int:
+        """The offset behind all that was ever read or left out: an operator may have set the position back."""
+        return max(self.offset, self.counters.get("reached", -1))
 
     @property
     def unknown_gaps(self) -> int:
@@ -85,7 +92,7 @@ def _mark(offset: int, metadata: str) -> Mark:
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
     counters = {name: value for name, value in fields.items() if type(value) is int}
-    return Mark(offset, counters, known, why_standing(fields))
+    return Mark(offset, counters, known, why_standing(fields), untold_decisions(fields))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

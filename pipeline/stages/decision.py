@@ -7,7 +7,7 @@ position, which has one more decision, and goes on from there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,10 +39,13 @@ class Decision:
         """Send notes, or bytes that are set aside, to the quarantine. Raises Fenced, KafkaError."""
         await send(self._sender, self._place, list(batches))
 
-    async def commit(self, after: P) -> P:
-        """Commit all, and the position, which counts one more decision. Raises Fenced, KafkaError."""
+    async def commit(self, after: P, others: Mapping[TopicPartition, P] | None = None) -> P:
+        """Commit all, and the position, which counts one more decision; `others` are positions of other partitions that it goes
+        with. Raises Fenced, KafkaError."""
         after = replace(after, decisions=after.decisions + 1)
-        await self._sender.send_offsets(self._group, {self._tp: (after.offset, after.metadata())})
+        positions = {**(others or {}), self._tp: after}
+        offsets = {tp: (position.offset, position.metadata()) for tp, position in positions.items()}
+        await self._sender.send_offsets(self._group, offsets)
         failpoint(SENT)
         await self._sender.commit()
         return after

@@ -143,6 +143,16 @@ def last_batch_of(noted: Mapping[str, Any]) -> BatchMark | None:
         return None
 
 
+def untold_decisions(noted: Mapping[str, Any]) -> int:
+    """How many decisions a dedupe position has that don't say what was passed over and never read. An earlier version noted one
+    sum of what was read again, less what was passed over; if that is 0 after one decision, nothing was passed over."""
+    found = {name: noted.get(name, 0) for name in ("untold", "decisions", "again")}
+    numbers = {name: value if type(value) is int else 0 for name, value in found.items()}
+    if "reached" in noted:
+        return numbers["untold"]
+    return numbers["decisions"] if numbers["again"] or numbers["decisions"] > 1 else 0
+
+
 def why_standing(noted: Mapping[str, Any]) -> str:
     """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
     states = {"stopped": "STOPPED", "stalled": "STALLED"}

@@ -749,6 +749,40 @@ def test_what_dedupe_reads_again_or_passes_over_is_named(pipeline: Pipeline) -> 
     pipeline.stages[1].start()
     until(is_read, "dedupe")
     after = pipeline.audit()
-    hop = after["hops"][f"aggregate {pipeline.topic}.deduped"]
-    assert after["parts_at"] is None and 0 < before - hop["again"] < 40
-    assert hop["records"] == 160 + 40 - (before - hop["again"]), (before, hop, passed)
+    reading, hop = after["hops"][f"read by {pipeline.topic}"], after["hops"][f"aggregate {pipeline.topic}.deduped"]
+    lost = 160 + 40 - hop["records"]
+    assert 0 < lost < 40 and hop["trouble"] == "" and hop["again"] == before, (before, hop, passed)
+    assert (
+        after["parts_at"] == f"read by {pipeline.topic}"
+        and f"{lost} records were passed over and never read" in reading["trouble"]
+    )
+    assert list(reading["never_read"]) == ["0"]
+
+
+def test_a_loss_is_not_hidden_by_records_that_were_read_again(pipeline: Pipeline) -> None:
+    """Back, and later forward past as many records that were never read; then back to them, and nothing is missing."""
+    pipeline.settle(deduped=100)
+    dedupe, reading = pipeline.stages[1], f"read by {pipeline.topic}"
+    ends = [asyncio.run(pipeline.end(pipeline.target, pipeline.topic, partition)) for partition in range(2)]
+    dedupe.stop()
+    pipeline.operate_dedupe("position", f"{pipeline.topic}:0", "--at", "0")
+    dedupe.start()
+    until(lambda: pipeline.audit()["hops"][f"aggregate {pipeline.topic}.deduped"]["again"] > 0, "the position")
+    pipeline.settle(deduped=100)
+    dedupe.stop()
+    pipeline.send(pipeline.source, pipeline.topic, list(range(500, 700)))
+    until(lambda: pipeline.audit()["hops"][reading]["waiting"] == 200, "the mirror")
+    pipeline.operate_dedupe("position", f"{pipeline.topic}:0", "--at", str(2 * ends[0]))
+    dedupe.start()
+
+    def is_read() -> bool:
+        return bool(pipeline.audit()["hops"][reading]["waiting"] == 0)
+
+    until(is_read, "dedupe")
+    answer = pipeline.audit()
+    assert answer["parts_at"] == reading and "were passed over and never read" in answer["hops"][reading]["trouble"]
+    assert answer["hops"][reading]["never_read"] == {"0": [[ends[0], 2 * ends[0] - 1]]}
+    assert "Complete" not in pipeline.run().stdout
+    pipeline.operate_dedupe("position", f"{pipeline.topic}:0", "--at", str(ends[0]))
+    until(lambda: pipeline.audit()["parts_at"] is None and is_read(), "dedupe")
+    pipeline.settle(deduped=300)

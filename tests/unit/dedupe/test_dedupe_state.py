@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import pytest
 
 from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import DedupePosition
+from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch
 
 TP = ("flights", 3)
 REBUILD = "a sentence"
@@ -24,12 +29,63 @@ def test_a_position_survives_its_metadata() -> None:
         largest = replace(largest, unknown=f"{number}..{number}").accept()
     largest = replace(largest, unknown=largest.accepted.partition(",")[0])
     largest = replace(largest, misplaced=most, moved=most, decisions=most, leader_epoch=1 << 30, moved_id="f" * 32)
+    for number in range(1 << 60, (1 << 60) + 200, 2):
+        largest = replace(largest, offset=number, reached=number).moved_to(number + 1)
+    largest = replace(largest, reached=most, recent_read=10_000, recent_without_id=10_000, untold=1 << 30)
     largest = replace(largest, stopped="\u20ac" * 5000, stalled='"\n' * 5000)
     assert len(largest.metadata().encode()) < 4096  # Kafka's limit
 
 
 def test_a_position_of_an_older_version() -> None:
     assert DedupePosition.parse("group", TP, 7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
+
+
+def batch_at(offset: int, count: int) -> RawBatch:
+    builder = BatchBuilder()
+    for _ in range(count):
+        builder.append(None, b"", 1)
+    return RawBatch(struct.pack(">q", offset) + builder.build()[8:])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_position_knows_what_was_never_read_and_what_was_read_again(seed: int) -> None:
+    """Against a list that says how often each offset was read."""
+    chance = random.Random(seed)
+    log = [batch_at(offset, 5) for offset in range(0, 300, 5)]
+    times = [0] * 300
+    position = DedupePosition(0, "", "")
+    for _ in range(chance.randrange(1, 8)):
+        for _ in range(chance.randrange(4)):
+            rest = [batch for batch in log if batch.last_offset >= position.offset]
+            turn = rest[: chance.randrange(1, 12)]
+            if turn:
+                end = turn[-1].last_offset + 1
+                for offset in range(position.offset, end):
+                    times[offset] += 1
+                position = replace(position, offset=end).with_read(position, turn)
+        position = position.moved_to(chance.randrange(301))
+        position = DedupePosition.parse("group", TP, position.offset, position.metadata())
+    never = [offset for offset in range(position.frontier) if not times[offset]]
+    gaps = [offset for first, last in ranges.parse(position.gap_ranges) for offset in range(first, last + 1)]
+    assert (gaps, position.gaps, position.untold) == (never, len(never), 0)
+    assert position.again == sum(count - 1 for count in times if count)
+    assert not any(times[position.frontier :])
+
+
+@pytest.mark.parametrize(
+    ("fields", "untold"),
+    [
+        ('"decisions": 2, "again": 0', 2),  # back, and forward past records that were never read
+        ('"decisions": 1, "again": -50', 1),
+        ('"decisions": 1, "again": 0', 0),
+        ('"again": 0', 0),
+    ],
+)
+def test_what_an_earlier_version_noted_of_decisions_cannot_be_told(fields: str, untold: int) -> None:
+    text = '{"topic_id": "00", "output_id": "aa", "written": 3, ' + fields + "}"
+    position = DedupePosition.parse("group", TP, 7, text)
+    assert position.untold == untold
+    assert DedupePosition.parse("group", TP, 9, replace(position.moved_to(9), decisions=3).metadata()).untold == untold
 
 
 @pytest.mark.parametrize(
