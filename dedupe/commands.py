@@ -22,11 +22,13 @@ from penstock.dedupe.status import status
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic
+from penstock.pipeline.job import moved_topic as own_moved_topic
+from penstock.pipeline.job import shared_moved_topic
 from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
 from penstock.pipeline.stages.decision import fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.quarantine import Quarantine, came, note
+from penstock.pipeline.stages.stagetopics import moved_topic
 
 
 async def find_position(admin: Admin, stage: StageView, partition: int) -> DedupePosition | None:
@@ -129,7 +131,7 @@ def accept(stage: StageView, partition: int, because: str) -> None:
 async def find_moved(admin: Admin, stage: StageView, partition: int, before: DedupePosition) -> Moved:
     """Where moved records are read from once a position is set: where they were, or where their topic begins. `before` is the
     position without which nothing may be known of them."""
-    tp = moved_topic(stage.topic), partition
+    tp = await moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic), partition
     there = (await admin.metadata([tp[0]], refresh=True)).topics.get(tp[0])
     if there is None:
         return Moved(tp, None)
@@ -153,8 +155,9 @@ async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, pa
     read = await count_topic(stage.bootstrap, stage.topic, {partition: first.offset}, timeouts=stage.timeouts)
     written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, timeouts=stage.timeouts)
     whole = not (read.starts[partition] or written.starts[partition])
-    moved = moved_topic(stage.topic) in (await admin.metadata([moved_topic(stage.topic)], refresh=True)).topics
-    first = replace(first, untold=int(moved or not whole or written.total < read.total))
+    names = [own_moved_topic(stage.topic, stage.config["penstock.dedupe.name"]), shared_moved_topic(stage.topic)]
+    moved = (await admin.metadata(names, refresh=True)).topics
+    first = replace(first, untold=int(bool(moved) or not whole or written.total < read.total))
     if whole:
         dropped, again = max(0, read.total - written.total), max(0, written.total - read.total)
         first = replace(first, read=read.total, written=written.total, dropped=dropped, again=again)

@@ -11,9 +11,10 @@ from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Misplaced, Rules
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic
+from penstock.pipeline.job import moved_topic as own_moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.sourcelog import SourceLog
+from penstock.pipeline.stages.stagetopics import moved_topic
 
 
 @dataclass
@@ -42,9 +43,13 @@ class Inputs:
         self._admin = admin
         self._source = source
         self.own = self._input(tp, tp, "input topic", settings.misplaced)
-        # A record of INPUT.moved whose id belongs into yet another partition can't be moved once more: it stops the partition.
-        misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
-        self.moved = self._input(tp, (moved_topic(tp[0]), tp[1]), "topic of moved records", misplaced)
+        self.moved = self._moved(own_moved_topic(tp[0], settings.stage))
+
+    def _moved(self, topic: str) -> Input:
+        misplaced, own = self._settings.misplaced, self.own.tp
+        # A moved record whose id belongs into yet another partition can't be moved once more: it stops the partition.
+        misplaced = "stop" if misplaced == "move" else misplaced
+        return self._input(own, (topic, own[1]), "topic of moved records", misplaced)
 
     def _input(self, own: TopicPartition, tp: TopicPartition, name: str, misplaced: Misplaced) -> Input:
         settings = self._settings
@@ -59,7 +64,11 @@ class Inputs:
 
     async def learn(self) -> None:
         """Take the positions that are committed. Raises OperatorNeeded for one that no worker wrote, KafkaError."""
-        committed = await self._admin.committed(self._settings.group, [self.own.tp, self.moved.tp])
+        settings = self._settings
+        topic = await moved_topic(self._admin, settings.group, settings.stage, self.own.tp[0])
+        if topic != self.moved.tp[0]:
+            self.moved = self._moved(topic)
+        committed = await self._admin.committed(settings.group, [self.own.tp, self.moved.tp])
         for each in (self.own, self.moved):
             found = committed[each.tp]
             each.position = DedupePosition(0, "", "") if found is None else self._parse(each.tp, found)

@@ -59,7 +59,7 @@ class DedupePosition(StagePosition):
     misplaced: int = 0
     """Records read whose id belongs into another partition."""
     moved: int = 0
-    """Records that went to their right partition of `INPUT.moved`."""
+    """Records that went to their right partition of the topic of moved records."""
     moved_id: str = ""
     """Of the topic of moved records, once the worker reads it, too (empty: not yet); its position there is one like this."""
     again: int = 0
@@ -75,6 +75,8 @@ class DedupePosition(StagePosition):
     """Which offsets operators let it pass over and were never read since: the last `RANGES_MAX` ranges of them."""
     gaps: int = 0
     """How many offsets they are, with those that `gap_ranges` doesn't have any more."""
+    marks: int = 0
+    """Records read of the topic of moved records that say whose it is."""
     untold: int = 0
     """Decisions of which can't be told what was passed over and never read: an earlier version's, and those where no position
     was left or the log was another one."""

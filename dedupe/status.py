@@ -17,9 +17,9 @@ from penstock.dedupe.stageview import StageView, both_topics, counts_differ, vie
 from penstock.errors import os_error_text
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.stagetopics import moved_topic
 from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, show, silent_after_ms, state_of
 from penstock.pyx.ids.store import RocksError
 
@@ -101,7 +101,8 @@ async def _rows(admin: Admin, stage: StageView) -> list[Row]:
     partitions = sorted(read.partitions)
     outputs = [stage.output(partition) for partition in sorted(written.partitions)]
     inputs = [stage.input(partition) for partition in partitions]
-    moved = [(moved_topic(stage.topic), partition) for partition in partitions]
+    of_moved = await moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic)
+    moved = [(of_moved, partition) for partition in partitions]
     silent_ms = silent_after_ms(stage.config)
 
     async def look() -> list[Row]:
@@ -113,7 +114,7 @@ async def _rows(admin: Admin, stage: StageView) -> list[Row]:
         for partition in partitions:
             output = stage.output(partition)
             start, end = (output_starts[output].offset, output_ends[output].offset) if output in output_ends else (0, 0)
-            row = await _row(admin, stage, partition, committed, ahead, end, differ, silent_ms)
+            row = await _row(admin, stage, partition, of_moved, committed, ahead, end, differ, silent_ms)
             rows.append({**row, "output_start": start, "output_end": end})
         return rows
 
@@ -128,14 +129,16 @@ async def _row(
     admin: Admin,
     stage: StageView,
     partition: int,
+    of_moved: str,
     committed: dict[TopicPartition, tuple[int, str]],
     ahead: dict[TopicPartition, Ahead],
     output_end: int,
     differ: str,
     silent_ms: int,
 ) -> Row:
-    """What position and logs say of a partition. `differ`: in words, that input and output have not as many partitions."""
-    tp, moved = stage.input(partition), (moved_topic(stage.topic), partition)
+    """What position and logs say of a partition. `of_moved`: the topic of moved records; `differ`: in words, that
+    input and output have not as many partitions."""
+    tp, moved = stage.input(partition), (of_moved, partition)
     found = committed.get(tp)
     offset = None if found is None else found[0]
     row = {

@@ -9,14 +9,12 @@ from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 
-def begin_again(topic: str) -> str:
-    """How a stage begins once more, when its topics aren't those that it began with."""
-    moved = moved_topic(topic)
+def begin_again(moved: str) -> str:
+    """How a stage begins once more, when its topics aren't those that it began with. `moved`: its topic of moved records."""
     return (
         "begin with an empty output topic, a new `penstock.dedupe.name`, an empty `penstock.dedupe.data` and without "
         f"`{moved}` (`penstock topics delete {quoted(moved)}`, if it is there); all topics of the stage begin again, and "
@@ -36,14 +34,14 @@ class Found(NamedTuple):
 
 
 class DedupeTopics:
-    """Of one input partition, `tp`."""
+    """Of one input partition, `tp`; `moved` is the stage's topic of moved records."""
 
-    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str) -> None:
+    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str, moved: str) -> None:
         self._admin = admin
         self._tp = tp
         self._input = tp[0]
         self._output = output_topic
-        self._moved = moved_topic(tp[0])
+        self._moved = moved
         self._group = group
 
     async def find(self, began_with: int) -> Found:
@@ -59,13 +57,13 @@ class DedupeTopics:
             raise OperatorNeeded(
                 f"`{self._input}` has {len(read.partitions)} partitions and `{self._output}` "
                 f"{len(written.partitions)}; they must have the same number, since an id must always meet the same worker: "
-                f"grow the smaller one (`penstock topics grow`), unless the stage has begun: then {begin_again(self._input)}"
+                f"grow the smaller one (`penstock topics grow`), unless the stage has begun: then {begin_again(self._moved)}"
             )
         moved = cluster.topics.get(self._moved)
         if moved is not None and len(moved.partitions) != len(read.partitions):
             raise OperatorNeeded(
                 f"`{self._moved}` has {len(moved.partitions)} partitions and `{self._input}` {len(read.partitions)}; they "
-                f"must have the same number, since an id must always meet the same worker: {begin_again(self._input)}"
+                f"must have the same number, since an id must always meet the same worker: {begin_again(self._moved)}"
             )
         if moved is None and cluster.errors.get(self._moved, 0) not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             raise_for(cluster.errors[self._moved], f"topic `{self._moved}`")
@@ -75,7 +73,7 @@ class DedupeTopics:
 
     def check(self, found: Found, position: DedupePosition) -> None:
         """See that what was found is what a position notes. Raises OperatorNeeded."""
-        check_id("input topic", found.input_id, position.topic_id, self._input)
+        check_id("input topic", found.input_id, position.topic_id, self._moved)
         if found.output_id != position.output_id:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
@@ -94,15 +92,15 @@ class DedupeTopics:
         if began_with not in (0, partitions):
             raise OperatorNeeded(
                 f"`{self._input}` had {began_with} partitions when the stage began and has {partitions} now, so that ids meet "
-                f"other workers than before; {begin_again(self._input)}"
+                f"other workers than before; {begin_again(self._moved)}"
             )
 
 
-def check_id(name: str, topic_id: str, noted: str, topic: str) -> None:
-    """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded. `topic`: the
-    stage's input."""
+def check_id(name: str, topic_id: str, noted: str, moved: str) -> None:
+    """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded. `moved`: the
+    stage's topic of moved records."""
     if topic_id != noted:
-        raise OperatorNeeded(f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {begin_again(topic)}")
+        raise OperatorNeeded(f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {begin_again(moved)}")
 
 
 def missing_topic(topic: str) -> KafkaError:

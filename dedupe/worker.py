@@ -30,6 +30,7 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.job import shared_moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.stages.completion import to_its_end
@@ -65,11 +66,16 @@ class DedupeWorker:
         self._attempted = -1
         self._committed_ms = -1  # when the position was, last
         self._sift_failed = False  # ids could not be looked up, and only another turn tells whether they can be again
-        self._topics = DedupeTopics(admin, tp, settings.output_topic, settings.group)
         self._inputs = Inputs(tp, settings, admin, source)
+        self._owner = f"group `{settings.group}`, input `{tp[0]}`"  # of the topic of moved records, by its mark
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
         moved = None if settings.misplaced == "pass" else self._inputs.moved.tp[0]
         self._progress = Progress(self._log, moved, source)
+
+    @property
+    def _topics(self) -> DedupeTopics:
+        settings = self._settings
+        return DedupeTopics(self._admin, self.tp, settings.output_topic, settings.group, self._inputs.moved.tp[0])
 
     @property
     def position(self) -> DedupePosition:
@@ -170,8 +176,11 @@ class DedupeWorker:
         await self._commit(DedupePosition(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _begin_moved(self, topics: Found) -> None:
-        """The first position in the topic of moved records, at its beginning. Raises OperatorNeeded where that is gone: the
-        command by which an operator goes on gives the position."""
+        """The first position in the topic of moved records, at its beginning, and the mark where the topic has none yet. Raises
+        OperatorNeeded where that is gone: the command by which an operator goes on gives the position."""
+        topic, unmarked = self._inputs.moved.tp[0], list[TopicPartition]()
+        if topic != shared_moved_topic(self.tp[0]):
+            unmarked = await movedtopic.unmarked(self._admin, topic, topics.partitions, self._owner)
         start = await self._inputs.moved.log.start()
         if start > 0:
             raise self._inputs.moved.log.gone(0, start)
@@ -179,7 +188,7 @@ class DedupeWorker:
         before = self._inputs.moved.position
         is_new = before.topic_id not in ("", topics.moved_id)
         self._inputs.moved.position = before.in_new_log(topics.moved_id, 0) if is_new else first
-        await self._commit(replace(self.position, moved_id=topics.moved_id))
+        await self._commit(replace(self.position, moved_id=topics.moved_id), unmarked)
 
     def _check_moved(self) -> None:
         if not self._inputs.moved.position.topic_id:
@@ -228,13 +237,15 @@ class DedupeWorker:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
         await self._commit(replace(self.position, stopped=stopped, stalled=stalled))
 
-    async def _commit(self, position: DedupePosition, *, alone: bool = False) -> None:
-        """`alone`: without that of moved records, whose topic may be gone."""
-        await to_its_end(self._transact(position, alone))
+    async def _commit(self, position: DedupePosition, unmarked: Sequence[TopicPartition] = (), *, alone: bool = False) -> None:
+        """`alone`: without that of moved records, whose topic may be gone. `unmarked` partitions of that get its mark."""
+        await to_its_end(self._transact(position, unmarked, alone))
 
-    async def _transact(self, position: DedupePosition, alone: bool) -> None:
+    async def _transact(self, position: DedupePosition, unmarked: Sequence[TopicPartition], alone: bool) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
+        for tp in unmarked:
+            await send(self._sender, tp, [movedtopic.mark(self._owner)])
         if alone:
             at = position.offset, position.by_us().metadata()
             await self._sender.send_offsets(self._settings.group, {self.tp: at})
@@ -259,12 +270,14 @@ class DedupeWorker:
     async def _take_turn(self, read: Input, fetched: Sequence[Fetched]) -> None:
         for part in fetched:
             if part.topic_id is not None:
-                check_id(read.name, part.topic_id.hex(), read.position.topic_id, self.tp[0])
+                check_id(read.name, part.topic_id.hex(), read.position.topic_id, self._inputs.moved.tp[0])
         passed = await read.log.check_fetched(fetched, read.position)
         batches = [batch for part in fetched for batch in part.batches]
+        events = [batch for batch in batches if read is self._inputs.own or not movedtopic.owner_of(batch)]
+        passed = replace(passed, marks=passed.marks + len(batches) - len(events))
         try:
             self._sift_failed = True
-            sifted = await self.ids.sift(batches, read.position.offset, read.rules)
+            sifted = await self.ids.sift(events, read.position.offset, read.rules)
             self._sift_failed = False
             failpoint(SIFTED)
             if sifted.moved and not self.position.moved_id:

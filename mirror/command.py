@@ -85,7 +85,7 @@ def decision_command(command: Callable[..., Choice]) -> Callable[..., None]:
         async def run() -> None:
             async with Desk(config, source, because, timeouts) as desk:
                 for topic, partition in named or [(topic, None) for topic in chosen.named]:
-                    if not chosen.wants(topic):
+                    if not chosen.wants(topic, source=source):
                         raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")
                     for lane in await desk.partitions(topic, partition):
                         _say(lane, await about(desk, lane, partition is not None))

@@ -113,7 +113,7 @@ class Mirror(Stage):
         await source.learn(again=True)
         theirs = await source.admin.metadata(None if self.topics.are_searched else self.topics.named, refresh=True)
         for topic, info in theirs.topics.items():
-            if topic in self.topics.named or not self.topics.wants(topic, info.internal):
+            if topic in self.topics.named or not self.topics.wants(topic, info.internal, source.name):
                 continue
             copy = self._copy(topic, source)
             if copy is not None and source.name not in copy.present:

@@ -54,7 +54,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | str) -
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
     for copied, _ in positions:
         topic = chosen.out_of(name, copied)
-        if topic is not None and chosen.wants(topic):
+        if topic is not None and chosen.wants(topic, source=name):
             topics[copied] = topic
     theirs: dict[str, TopicInfo] = {}
     if not isinstance(source, str):

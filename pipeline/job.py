@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import hashlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -32,7 +33,9 @@ from penstock.config import (
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.idfields import parse_id
 
-TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_MAX = 249
+TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_MAX}}}")
+MADE = "penstock."  # topics that begin so are made by the pipeline itself
 
 
 def parse_topic(text: str) -> str:
@@ -106,7 +109,7 @@ SCHEMA = Schema(
                  "partition, or goes to the topic penstock.quarantine."),
         Property("penstock.dedupe.misplaced", parse_choice("move", "pass", "stop"), "move",
                  "An id in another partition than murmur2 gives, where its repeats are looked for, moves there by way of the "
-                 "topic INPUT.moved, passes (counted and said), or stops its partition."),
+                 "topic penstock.moved.STAGE.INPUT, passes (counted and said), or stops its partition."),
         Property("penstock.etl.topic", parse_topic, None, "What is loaded; default dedupe's output topic."),
         Property("penstock.etl.table", parse_str, None, "The Delta table: a folder, file:///, hdfs:// or s3a://."),
         Property("penstock.etl.rejects", parse_str, None, "The rejects' table likewise; default TABLE-rejects."),
@@ -320,15 +323,37 @@ def deduped(config: Config) -> dict[str, str]:
             "to TOPIC.deduped, or say which one is read with `penstock.dedupe.input.topic`"
         )
     pairs = {topic: str(output or f"{topic}.deduped") for topic in topics}
-    circular = sorted(set(pairs) & {*pairs.values(), *map(moved_topic, pairs)})
+    circular = sorted(set(pairs) & set(_made(config, pairs)))
     if circular:
         raise ConfigError(f"dedupe would read `{circular[0]}` and write it: give them different names")
     return pairs
 
 
-def moved_topic(topic: str) -> str:
-    """Where dedupe puts the records of a topic whose id belongs into another partition."""
+def moved_topic(topic: str, stage: str) -> str:
+    """Where a dedupe stage puts the records of a topic whose id belongs into another partition. No expression matches the name,
+    and no two pairs of stage and topic share it."""
+    escaped = re.sub(r"[^a-zA-Z0-9-]", lambda found: "".join(f"_{byte:02x}" for byte in found[0].encode()), stage)
+    name = f"{MADE}moved.{escaped}.{topic}"
+    return name if len(name) <= TOPIC_MAX else f"{MADE}moved.{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def shared_moved_topic(topic: str) -> str:
+    """Where earlier versions put them, whatever the stage; one that has positions there goes on with it."""
     return f"{topic}.moved"
+
+
+def made_topics(config: Config) -> list[str]:
+    """The topics that dedupe makes, if the file describes one."""
+    try:
+        return _made(config, deduped(config)) if config["penstock.dedupe.data"] else []
+    except ConfigError:
+        return []  # said where it matters
+
+
+def _made(config: Config, pairs: Mapping[str, str]) -> list[str]:
+    """The topics that dedupe makes of those that it reads: outputs, and moved records of this version and of earlier ones."""
+    moved = [moved_topic(topic, config["penstock.dedupe.name"]) for topic in pairs]
+    return [*pairs.values(), *moved, *map(shared_moved_topic, pairs)]
 
 
 def input_topic(config: Config) -> str:

@@ -245,8 +245,8 @@ async def _dedupe_hop(
     written = await count(target, output, dedupe.ends)
     moved, still_moving = TopicCounts(), 0
     if dedupe.moved:
-        moved = await count(target, job.moved_topic(topic), _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved))
-        still_moving = _noted([marks], "moved").total() - moved.total - moved.left_out.total()
+        moved = await count(target, dedupe.moved_topic, _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved))
+        still_moving = _noted(both, "moved", "marks").total() - moved.total - moved.left_out.total()
     waiting = Counter({p: arrived.records[p] - read.records[p] - read.left_out[p] for p in read.ends})
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
                  waiting=waiting.total() + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
@@ -265,7 +265,7 @@ async def _dedupe_hop(
     kept = _noted(both, "written") if written.compacted else written.records
     dropped = Counter({p: records[p] + moved.records[p] - kept[p] for p in read.ends})
     gone = _noted(both, "dropped", "quarantined")
-    noted = _noted(both, "dropped", "quarantined", "moved")
+    noted = _noted(both, "dropped", "quarantined", "moved", "marks")
     hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
               partitions=_by_partition(written), by_notes=read.compacted or written.compacted, again=again.total())  # fmt: skip
     hop.unreadable, hop.without_id = written.unreadable, _noted(both, "without_id").total()

@@ -22,6 +22,7 @@ from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.position import fields_of, untold_decisions, why_standing
+from penstock.pipeline.stages.stagetopics import moved_topic
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -74,6 +75,7 @@ class StageMarks:
     ends: dict[int, int] = field(default_factory=dict)
     tail: TopicCounts = field(default_factory=TopicCounts)
     moved: dict[int, Mark] = field(default_factory=dict)
+    moved_topic: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dic
 async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: str, moved: str = "") -> StageMarks:
     """Each partition's marks and end; `moved` is the topic of moved records, which need not be there."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
-    stage = StageMarks({name: {} for name in groups})
+    stage = StageMarks({name: {} for name in groups}, moved_topic=moved)
     for _ in range(TRIES):
         stable = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
         # Partition by partition: offsets of an open transaction are waited for, and all together are never without one.
@@ -184,7 +186,9 @@ async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Snapsho
         stage = config["penstock.dedupe.name"]
         dedupe = None
         if output != topic:
-            dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
+            group = job.dedupe_group(config)
+            moved = await moved_topic(admin, group, stage, topic)
+            dedupe = await _stage(admin, {stage: group}, topic, output, moved)
         chosen = TopicChoice(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
         mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)

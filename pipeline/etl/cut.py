@@ -194,12 +194,22 @@ class Cut:
         if not goals.input:
             goals.input = await self._target.offsets(tps, LATEST, stable=False)
         missing = await self._not_read(self._input, goals.input)
-        if not missing and await self._target.has(moved := job.moved_topic(self._input)):
+        if not missing and (moved := await self._moved_topic()):
             # What is read was moved before: the two are one transaction.
             if not goals.moved:
                 goals.moved = await self._target.offsets(await self._target.partitions(moved), LATEST, stable=False)
             missing = await self._not_read(moved, goals.moved)
         return missing or await self._not_stable(goals)
+
+    async def _moved_topic(self) -> str:
+        """The topic of moved records; empty if there is none. That of earlier versions is the stage's if it reads there."""
+        shared = job.shared_moved_topic(self._input)
+        if await self._target.has(shared):
+            tps = await self._target.partitions(shared)
+            if await self._target.committed(job.dedupe_group(self._config), tps):
+                return shared
+        own = job.moved_topic(self._input, self._config["penstock.dedupe.name"])
+        return own if await self._target.has(own) else ""
 
     async def _not_stable(self, goals: Goals) -> list[str]:
         """The partitions of what is loaded that can't be read up to the end that they had, one sentence each."""

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 
 ANY_TIME = str((1 << 63) - 1)
 WIDE = {"message.timestamp.before.max.ms": ANY_TIME, "message.timestamp.after.max.ms": ANY_TIME}
+
+
+async def moved_topic(admin: Admin, group: str, stage: str, topic: str) -> str:
+    """Where a dedupe stage puts the records of a topic that belong into other partitions: its own topic, or that of earlier
+    versions where the stage, whose group is given, has a position. Raises KafkaError."""
+    shared = job.shared_moved_topic(topic)
+    positions = await admin.all_committed(group, require_stable=False)
+    return shared if any(name == shared for name, _ in positions) else job.moved_topic(topic, stage)
 
 
 async def make_topic(admin: Admin, topic: str, partitions: int, configs: Mapping[str, str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from penstock.config import Config, ConfigError
+from penstock.pipeline import job
 from penstock.regex import Regex, RegexError, compile_regex
 
-OURS = "penstock."  # topics that begin so are made by the pipeline itself
 TOPIC, SOURCE = "${topic}", "${source}"
 
 
@@ -22,6 +24,7 @@ class TopicChoice:
         self._include = _expression(config, "topics.include")
         self._exclude = _expression(config, "topics.exclude")
         self._rename: str = config["penstock.mirror.rename"]
+        self._made = job.made_topics(config)
 
     @property
     def are_searched(self) -> bool:
@@ -33,11 +36,12 @@ class TopicChoice:
         """Whether each source has topics of its own on the target."""
         return SOURCE in self._rename
 
-    def wants(self, topic: str, internal: bool = False) -> bool:
-        """Whether a source's topic is copied."""
+    def wants(self, topic: str, internal: bool = False, source: str = "") -> bool:
+        """Whether a source's topic is copied. An expression takes none that a stage has made, and none of a source, if that is
+        given, that would go where dedupe writes."""
         if topic in self.named:
             return True
-        if self._include is None or internal or topic.startswith((OURS, "__")):
+        if self._include is None or internal or topic.startswith((job.MADE, "__")) or self.into(source, topic) in self._made:
             return False
         return self._include.matches(topic) and not (self._exclude is not None and self._exclude.matches(topic))
 
@@ -67,7 +71,14 @@ def wrong(config: Config) -> list[str]:
             f"`penstock.mirror.rename={rename}` must hold {TOPIC} once, and may hold {SOURCE}: other topics would run into "
             "each other"
         )
-    return found
+        return found
+    made = job.made_topics(config)
+    for source, topic in itertools.product(job.sources(config), config["topics"]):
+        if (into := rename.replace(SOURCE, source).replace(TOPIC, topic)) in made:
+            found.append(
+                f"`topics` names `{topic}`, which the mirror would copy into `{into}`, where dedupe writes: leave it out"
+            )
+    return list(dict.fromkeys(found))
 
 
 def _expression(config: Config, key: str) -> Regex | None:

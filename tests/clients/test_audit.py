@@ -293,7 +293,8 @@ def test_records_that_moved_into_their_partition_are_accounted_for(pipeline: Pip
 
     async def end() -> int:
         async with Admin(pipeline.target.bootstrap) as admin:
-            return sum([await admin.end_offset((f"{pipeline.topic}.moved", partition)) for partition in (0, 1)])
+            moved = job.moved_topic(pipeline.topic, pipeline.topic)
+            return sum([await admin.end_offset((moved, partition)) for partition in (0, 1)])
 
     assert asyncio.run(end()) > 10, "none of them was in the wrong partition"
 

@@ -128,7 +128,7 @@ def test_status_says_why_partitions_stand_still_when_the_input_grew(tmp_path: Pa
         differ = f"`{w.topic}` has 2 partitions and `{w.output}` 1"
         grown = f"`{w.topic}` had 1 partitions when the stage began and has 2 now"
         assert (first["state"], first["offset"]) == ("stopped", w.position()[0]) and first["why"].startswith(grown)
-        assert f"without `{w.topic}.moved`" in first["why"]
+        assert f"without `{w.moved}`" in first["why"]
         assert (second["state"], second["why"], second["output_end"]) == ("no position", differ, 0)
         assert differ in refusal(w.ask("position", f"{w.topic}:1", "--at", "0", "--because", "a test"))
         assert w.stage.stop() == 1

@@ -128,7 +128,7 @@ def test_records_that_move_are_waited_for(world: World) -> None:
     """What dedupe has read is out of the input, but not in the output before its right partition's worker has read it."""
     send(world, world.topic, day_ms(NIGHT), 10)
     world.arrive()
-    moved = f"{world.topic}.moved"
+    moved = job.moved_topic(world.topic, "dedupe")
     world.admin.create_topics([NewTopic(moved, 2, 1)])[moved].result(30)
     assert missing(world) == []
     send(world, moved, day_ms(NIGHT), 3)
@@ -193,7 +193,7 @@ def test_records_that_retention_took_from_a_stage_are_missing(world: World, grou
 def test_moved_records_that_retention_took_are_missing(world: World) -> None:
     send(world, world.topic, day_ms(NIGHT), 10)
     world.arrive()
-    moved = f"{world.topic}.moved"
+    moved = job.moved_topic(world.topic, "dedupe")
     world.admin.create_topics([NewTopic(moved, 2, 1)])[moved].result(30)
     send(world, moved, day_ms(NIGHT), 3)
     world.commit("penstock-dedupe.dedupe", [1, 3], moved)

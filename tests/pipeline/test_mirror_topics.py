@@ -192,6 +192,15 @@ def test_what_is_chosen(tmp_path: Path) -> None:
     assert chosen.wants("flights") and chosen.wants("flights-a")
     assert not any(map(chosen.wants, ["flights-private", "xflights", "penstock.quarantine", "__consumer_offsets"]))
     assert not chosen.wants("flights-internal", internal=True)
+    # A source's own `flights.deduped` would be copied into what dedupe writes.
+    deduping = topics(tmp_path, topics_include=".*", penstock_dedupe_data="data", penstock_mirror_rename="${topic}-copy")
+    assert not any(deduping.wants(topic, source="EWR") for topic in ("penstock.moved.a.flights", "penstock.moved.dedupe.b"))
+    apart = topics(tmp_path, topics_include=".*", penstock_dedupe_data="data")
+    assert not any(apart.wants(topic, source="EWR") for topic in ("flights.deduped", "flights.moved"))
+    assert apart.wants("other.deduped", source="EWR") and deduping.wants("flights.deduped", source="EWR")
+    assert topics(tmp_path, topics_include=".*").wants("flights.deduped", source="EWR")  # the file has no dedupe
+    with pytest.raises(ConfigError, match="would copy into `flights.deduped`, where dedupe writes"):
+        topics(tmp_path, topics="flights,flights.deduped", penstock_dedupe_input_topic="flights", penstock_dedupe_data="data")
     renamed = topics(tmp_path, penstock_mirror_rename="${source}.${topic}-copy")
     assert renamed.into("EWR", "flights") == "EWR.flights-copy"
     assert renamed.out_of("EWR", "EWR.flights-copy") == "flights" and renamed.out_of("EWR", "JFK.flights-copy") is None

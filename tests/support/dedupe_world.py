@@ -23,6 +23,7 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.sender import Sender
+from penstock.pipeline.job import moved_topic
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
 from support.harness import topic_name
@@ -48,7 +49,7 @@ class World:
         self.cluster = cluster
         self.folder = folder
         self.topic = topic_name("events")
-        self.output, self.moved = f"{self.topic}.deduped", f"{self.topic}.moved"
+        self.output = f"{self.topic}.deduped"
         self.partitions = partitions
         self.sent: dict[int, list[tuple[str | None, int]]] = defaultdict(list)  # (id, value) by partition
         self.corrupt: dict[int, int] = defaultdict(int)  # records of batches that can't be opened
@@ -64,6 +65,7 @@ class World:
             "penstock.dedupe.misplaced": "pass",  # ids come from a partition's own numbers
             **{name.replace("_", "."): value for name, value in properties.items()},
         }
+        self.moved = moved_topic(self.topic, str(self.properties["penstock.dedupe.name"]))
         self.config = write_properties(folder / "pipeline.properties", self.properties)
         self.admin(lambda admin: admin.create_topics({self.topic: partitions}))
         self.stage = StageProcess("dedupe", self.config)

@@ -36,7 +36,7 @@ TEXTS: list[tuple[type[StagePosition], str]] = [
         '"accepted": "0..1,7..8", "misplaced": 2, "decisions": 4, "leader_epoch": 3, "stopped": "the \\"input\\" €", '
         '"stalled": "it\\nfails", "moved": 6, "moved_id": "bb22bb22bb22bb22bb22bb22bb22bb22", "again": -5, '
         '"last_batch": [0, 7, -1], "process": "", "committed_ms": 1770000000123, "recent_read": 20, "recent_without_id": 5, '
-        '"reached": 90, "gap_ranges": "50..59", "gaps": 10, "untold": 1}',
+        '"reached": 90, "gap_ranges": "50..59", "gaps": 10, "marks": 3, "untold": 1}',
     ),
 ]
 """As the first version wrote them."""
