@@ -19,6 +19,7 @@ from penstock.dedupe.folder import FolderError, StoreFolder, check_owner
 from penstock.dedupe.position import DedupePosition, identity
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, partition_command
 from penstock.dedupe.status import status
+from penstock.errors import os_error_text
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
@@ -296,10 +297,9 @@ def held(folder: StoreFolder) -> Iterator[StoreFolder]:
     """A folder that no other process works in meanwhile. Raises FolderError."""
     try:
         folder.lock("stop the stage first")
-    except OSError as error:
-        raise FolderError(f"`{folder.path}` can't be used: {error.strerror}") from None
-    try:
         yield folder
+    except OSError as error:
+        raise FolderError(f"`{folder.path}` can't be used: {os_error_text(error)}") from None
     finally:
         folder.unlock()
 

@@ -199,7 +199,7 @@ def test_what_is_chosen(tmp_path: Path) -> None:
     assert not any(apart.wants(topic, source="EWR") for topic in ("flights.deduped", "flights.moved"))
     assert apart.wants("other.deduped", source="EWR") and deduping.wants("flights.deduped", source="EWR")
     assert topics(tmp_path, topics_include=".*").wants("flights.deduped", source="EWR")  # the file has no dedupe
-    with pytest.raises(ConfigError, match="would copy into `flights.deduped`, where dedupe writes"):
+    with pytest.raises(ConfigError, match=r"would copy into `flights\.deduped`, where dedupe writes"):
         topics(tmp_path, topics="flights,flights.deduped", penstock_dedupe_input_topic="flights", penstock_dedupe_data="data")
     renamed = topics(tmp_path, penstock_mirror_rename="${source}.${topic}-copy")
     assert renamed.into("EWR", "flights") == "EWR.flights-copy"
