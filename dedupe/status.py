@@ -194,9 +194,9 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
     facts = ("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory")
     unknown = {**dict.fromkeys(facts), "store_error": ""}
     try:
-        unknown["running"] = folder.is_held()
         if not folder.database.exists():
             return unknown
+        unknown["running"] = folder.is_held()
         store = snapshot.look(folder.database, snapshot.TRIES)
         try:
             stats, kept_to = store.stats(), store.kept_to
