@@ -314,9 +314,9 @@ class DedupeWorker:
         try:
             if aside:
                 await self._set_aside(sender, place, aside, read, sifted)
-            for home, batches in sifted.moved.items():
+            for home, moved in sifted.moved.items():
                 into = self._inputs.moved.tp[0], home
-                await send(sender, into, batches)
+                await send(sender, into, moved)
             if sifted.moved:
                 failpoint(MOVED)
             into = self.output
