@@ -147,12 +147,15 @@ async def _row(
         "state": "reading",
         "why": "",
         "offset": offset,
-        "end": ahead[tp].end,
-        "lag": max(0, ahead[tp].end - (offset or 0)),
+        "end": None,
+        "lag": None,
         "written_to": 0,
     }
     position = DedupePosition(0, "", "")
     row |= _noted(position)
+    if tp not in ahead:
+        return {**row, "state": "unreachable", "why": f"`{tp[0]}` partition {tp[1]} has no leader"}
+    row |= {"end": ahead[tp].end, "lag": max(0, ahead[tp].end - (offset or 0))}
     inputs = []
     try:
         if found is not None:

@@ -86,8 +86,7 @@ class Desk:
         # meanwhile is counted behind that.
         known = await self._readable(lane)
         if known is None:
-            others = self._other_groups(lane)
-            known = await recount(self._source, self._target, lane, (theirs, ours), offset, others)
+            known = await recount(self._source, self._target, lane, (theirs, ours), offset)
         if known.records == 0:
             cluster = Source(self._name, self._source, self._target, lane.group)
             await cluster.learn()
@@ -140,12 +139,6 @@ class Desk:
             if before is None:
                 return f"it has no position to go on from: {hints.to_begin(lane.address)} gives it one"
             return await self._commit(decision, lane, "retry", before, before)
-
-    def _other_groups(self, lane: Identity) -> list[str]:
-        """The groups of the sources that copy into the same topic."""
-        chosen = TopicChoice(self._config)
-        names = [name for name in job.sources(self._config) if name != self._name]
-        return [job.mirror_group(self._config, name) for name in names if chosen.out_of(name, lane.into[0]) is not None]
 
     def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
         return fenced(

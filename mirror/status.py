@@ -21,7 +21,7 @@ from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
-from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, silent_after_ms, state_of
+from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, noted_state, silent_after_ms, state_of
 from penstock.pipeline.stages.topics import TopicChoice
 
 CLIENT_ID = "penstock-mirror-status"
@@ -75,9 +75,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | str) -
         except TRANSIENT as error:
             look = look._replace(source=f"source {name} can't be asked: {error}")
     identities = [Identity(config["penstock.mirror.name"], name, (topics[into[0]], into[1]), into) for into in lanes]
-    rows = await asyncio.gather(
-        *(_row(lane, positions.get(lane.into), ids.get(lane.into[0], b""), look) for lane in identities)
-    )
+    rows = await asyncio.gather(*(_row(lane, positions.get(lane.into), ids.get(lane.into[0]), look) for lane in identities))
     for copied, topic in topics.items():
         if copied in ids or any(lane[0] == copied for lane in lanes):
             continue
@@ -124,7 +122,7 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
     }
 
 
-async def _row(lane: Identity, found: tuple[int, str] | None, target_id: bytes, look: _Look) -> Row:
+async def _row(lane: Identity, found: tuple[int, str] | None, target_id: bytes | None, look: _Look) -> Row:
     ahead = look.ahead.get(lane.partition)
     row = {**_empty(lane.source, lane.partition), "end": None if ahead is None else ahead.end}
     if found is None:
@@ -138,6 +136,8 @@ async def _row(lane: Identity, found: tuple[int, str] | None, target_id: bytes, 
         row |= {name: getattr(position, name) for name in COUNTERS}
         row |= {"position": position.offset, "last_commit": _moment(position.copied_ms)}
         row["lag"] = None if ahead is None else max(0, ahead.end - position.offset)
+        if target_id is None:
+            return {**row, "state": "no topic", "why": f"the target doesn't have `{lane.into[0]}` now"}
         position.check_target(target_id, hints.to_begin(lane.address))
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
@@ -149,14 +149,16 @@ async def _state(lane: Identity, position: MirrorPosition, look: _Look) -> dict[
     """The state of a lane with such a position, and why."""
     source, ahead = look.source, look.ahead.get(lane.partition)
     is_unseen = position.topic_id == UNSEEN
-    if position.stopped or position.stalled:
-        return {"state": "stopped" if position.stopped else "stalled", "why": position.stopped or position.stalled}
+    if noted := noted_state(position):
+        return noted
     if isinstance(source, str):
         return {"state": "unreachable", "why": source}
     topic = look.topics.get(lane.partition[0])
-    if topic is None or ahead is None:
-        what = "topic" if topic is None else f"partition {lane.partition[1]} of topic"
-        return {"state": "no topic", "why": f"source {lane.source} has no {what} `{lane.partition[0]}`"}
+    if topic is None:
+        return {"state": "no topic", "why": f"source {lane.source} has no topic `{lane.partition[0]}`"}
+    if ahead is None:
+        why = f"source {lane.source} has no leader of `{lane.partition[0]}` partition {lane.partition[1]}"
+        return {"state": "unreachable", "why": why if lane.partition[1] in topic.partitions else f"{why}: it isn't there"}
     going = "registered" if is_unseen else "copying"
     try:
         if not is_unseen:

@@ -219,8 +219,9 @@ class Fetcher:
         return self._states[tp].offset
 
     def ends(self, tp: TopicPartition) -> tuple[int, int, int] | None:
-        """(log start, last stable, high watermark) offsets of the last answer, None before the first."""
-        return self._states[tp].ends
+        """(log start, last stable, high watermark) offsets of the last answer; None before the first, or if not assigned."""
+        state = self._states.get(tp)
+        return None if state is None else state.ends
 
     # Fetching
 

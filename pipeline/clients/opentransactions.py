@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
@@ -11,17 +12,22 @@ from penstock.pipeline.clients.fanout import ask_brokers, ask_leaders
 from penstock.pipeline.clients.partitionlists import by_topic
 from penstock.pyx.wire import messages
 
+ONGOING = "Ongoing"
 ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
 class OpenTransaction(NamedTuple):
-    """The oldest open transaction of a partition, from `offset` on. `began_ms` is when its coordinator says that it began; -1,
-    and an empty `transactional_id`: no coordinator knows of it (KIP-664 calls it hanging)."""
+    """The oldest open transaction of a partition, from `offset` on.
+
+    `state` is its coordinator's, `began_ms` when that says that it began. An empty `state`: no coordinator that we may ask
+    tells of it, though it was still open when they had answered (KIP-664 calls it hanging).
+    """
 
     offset: int
     producer_id: int
-    transactional_id: str
-    began_ms: int
+    transactional_id: str = ""
+    state: str = ""
+    began_ms: int = -1
 
 
 async def open_transactions(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
@@ -29,12 +35,13 @@ async def open_transactions(client: Client, tps: Sequence[TopicPartition]) -> di
     Kafka 3.0."""
     oldest = await _oldest(client, tps)
     known = await _coordinated(client, {found.producer_id for found in oldest.values()}) if oldest else {}
-    return {
-        tp: found._replace(transactional_id=known[found.producer_id][0], began_ms=known[found.producer_id][1])
-        if found.producer_id in known
-        else found
-        for tp, found in oldest.items()
-    }
+    told = {tp: known.get((one.producer_id, tp)) for tp, one in oldest.items()}
+    found = {tp: one._replace(offset=oldest[tp].offset) for tp, one in told.items() if one is not None}
+    if unknown := {tp: one for tp, one in oldest.items() if tp not in found}:
+        # One that has ended since the leaders were asked has no state, either.
+        still = await _oldest(client, list(unknown))
+        found |= {tp: one for tp, one in unknown.items() if still.get(tp) == one}
+    return found
 
 
 async def _oldest(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
@@ -52,35 +59,42 @@ async def _oldest(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPa
             for part in topic.partitions:
                 begun = [each for each in part.active_producers if each.current_txn_start_offset >= 0]
                 first = min(begun, key=lambda each: each.current_txn_start_offset, default=None)
-                found = None if first is None else OpenTransaction(first.current_txn_start_offset, first.producer_id, "", -1)
+                found = None if first is None else OpenTransaction(first.current_txn_start_offset, first.producer_id)
                 yield (topic.name, part.partition_index), part.error_code, found
 
     answers = await ask_leaders(client, dict.fromkeys(tps, 0), build, read)
     return {tp: found for tp, found in answers.items() if found is not None}
 
 
-async def _coordinated(client: Client, producer_ids: Iterable[int]) -> dict[int, tuple[str, int]]:
-    """By producer id: the transactional id whose transaction is open, and when it began."""
+async def _coordinated(client: Client, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], OpenTransaction]:
+    """What coordinators say of the open transactions of producers, by producer id and partition; the offsets aren't known."""
     request = messages.ListTransactionsRequest(producer_id_filters=sorted(producer_ids))
     answers = await ask_brokers(client, request, "list transactions")
-    listed = [each for answer in answers.values() for each in answer.transaction_states]
-    found: dict[int, tuple[str, int]] = {}
-    for each in listed:
-        if each.transaction_state in ENDED:
-            continue
-        ask = messages.DescribeTransactionsRequest(transactional_ids=[each.transactional_id])
+    names = [
+        each.transactional_id
+        for answer in answers.values()
+        for each in answer.transaction_states
+        if each.transaction_state not in ENDED
+    ]
+    found: dict[tuple[int, TopicPartition], OpenTransaction] = {}
+    for name in names:
         try:
-            answer: messages.DescribeTransactionsResponse = await client.ask_coordinator(
-                each.transactional_id,
-                "transaction",
-                ask,
-                codes=lambda answer: (state.error_code for state in answer.transaction_states),
-            )
+            states = await client.retry(partial(_describe, client, name))
         except KafkaError as error:
             if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # expired meanwhile
                 continue
             raise
-        for state in answer.transaction_states:
-            if state.transaction_state not in ENDED:
-                found[state.producer_id] = state.transactional_id, state.transaction_start_time_ms
+        for state in states:
+            if state.transaction_state in ENDED:
+                continue
+            one = OpenTransaction(-1, state.producer_id, name, state.transaction_state, state.transaction_start_time_ms)
+            found |= {(state.producer_id, (topic.topic, p)): one for topic in state.topics for p in topic.partitions}
     return found
+
+
+async def _describe(client: Client, name: str) -> list[messages.DescribeTransactionsResponse.TransactionState]:
+    request = messages.DescribeTransactionsRequest(transactional_ids=[name])
+    answer: messages.DescribeTransactionsResponse = await client.ask_coordinator(
+        name, "transaction", request, codes=lambda answer: [state.error_code for state in answer.transaction_states]
+    )
+    return answer.transaction_states

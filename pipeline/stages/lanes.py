@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from penstock import log
-from penstock.errors import raise_for
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
 from penstock.pipeline.clients.opentransactions import open_transactions
@@ -639,6 +639,8 @@ class Lanes:
                     lane.stop(error)
                 except TRANSIENT:
                     continue
+                except Exception:  # noqa: BLE001  see `_live`
+                    self._log.exception("%s can't be looked at", lane.name)
 
     async def _look_behind(self, lane: Lane) -> None:
         """Say once that an open transaction has held back a lane's input for long: records come, and none can be read."""
@@ -648,9 +650,20 @@ class Lanes:
                 continue
             watch, now = lane.held_back.setdefault(tp, heldback.Watch()), asyncio.get_running_loop().time()
             if watch.is_due(self._fetcher.position(tp), *ends[1:], now, self._stalled_s):
-                found = (await open_transactions(self._fetcher.client, [tp])).get(tp)
-                if found is not None:
-                    self._log.warning("%s %s", lane.name, heldback.words(tp, found))
+                said = await self._holding_back(tp)
+                if said:
+                    watch.is_said = True
+                    self._log.warning("%s %s", lane.name, said)
+
+    async def _holding_back(self, tp: TopicPartition) -> str:
+        """What holds an input back, in words; empty if it ended just now. Raises KafkaError."""
+        try:
+            found = (await open_transactions(self._fetcher.client, [tp])).get(tp)
+        except KafkaError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                return f"{heldback.UNNAMED}: `{tp[0]}` partition {tp[1]}"
+            raise
+        return "" if found is None else heldback.words(tp, found)
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.config import Config
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.options import Invocation
@@ -32,7 +33,7 @@ STATES = (
 
 LONGEST_STEP_MS = 60_000  # the output cluster's limit for a transaction: the steps of a stage are over before
 SOON_MS = 10_000  # a partition that is behind for longer says so beside its state
-PASSING = ("silent", "lost", "waiting")  # a stage that goes on meanwhile may look so for a moment
+PASSING = ("silent", "lost", "waiting", "no topic")  # a stage that goes on meanwhile may look so for a moment
 LOOK_AGAIN_S = 2.0  # beyond the linger: within that a stage that runs has read something of what waits
 
 
@@ -63,11 +64,14 @@ class Reading(NamedTuple):
 
 
 async def look_ahead(cluster: Admin, tps: Sequence[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
-    """What the logs of partitions have; those that aren't there are left out. Raises KafkaError."""
+    """What the logs of partitions have; those that aren't there, or have no leader, are left out. Raises KafkaError."""
     known = await cluster.metadata(list({topic for topic, _ in tps}), refresh=True)
-    there = [tp for tp in tps if tp[0] in known.topics and tp[1] in known.topics[tp[0]].partitions]
-    stable = await cluster.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
+    # One without a leader would hold up the answer for all.
+    infos = {tp: known.topics[tp[0]].partitions.get(tp[1]) for tp in tps if tp[0] in known.topics}
+    there = [tp for tp, info in infos.items() if info is not None and info.leader >= 0]
+    # The end first: what comes between the two must not look as if it were held back.
     ends = await cluster.list_offsets(dict.fromkeys(there, LATEST))
+    stable = await cluster.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
     since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
     young = await cluster.list_offsets(dict.fromkeys(there, since_ms))
     return {tp: Ahead(stable[tp].offset, ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
@@ -83,15 +87,20 @@ async def look_twice(look: Callable[[], Awaitable[list[Row]]], linger_ms: int = 
     return rows
 
 
+def noted_state(position: StagePosition) -> dict[str, str]:
+    """The state that a position notes, and why; empty where the partition goes on by what it says."""
+    if position.stopped:
+        return {"state": "stopped", "why": position.stopped}
+    return {"state": "stalled", "why": position.stalled} if position.stalled else {}
+
+
 async def state_of(
     cluster: Admin, position: StagePosition, inputs: Sequence[Reading], silent_ms: int, stage: str, going: str
 ) -> dict[str, str]:
     """The state of a partition with such a position, `going` if nothing holds it, and why. `inputs` are the logs of a cluster
     that it reads. Raises KafkaError."""
-    if position.stopped:
-        return {"state": "stopped", "why": position.stopped}
-    if position.stalled:
-        return {"state": "stalled", "why": position.stalled}
+    if noted := noted_state(position):
+        return noted
     for each in inputs:
         try:
             await each.log.check(each.position)
@@ -101,9 +110,15 @@ async def state_of(
     if is_silent:
         return {"state": "silent", "why": why}
     held = [each.tp for each in inputs if each.ahead.stable <= each.position.offset and each.ahead.stable < each.ahead.end]
-    for tp, found in (await cluster.open_transactions(held) if held else {}).items():
-        is_long = not 0 <= heldback.age_ms(found) <= silent_ms
-        return {"state": "waiting" if is_long else going, "why": heldback.words(tp, found)}
+    if held:
+        try:
+            for tp, found in (await cluster.open_transactions(held)).items():
+                state = "waiting" if heldback.age_ms(found) > silent_ms else going
+                return {"state": state, "why": heldback.words(tp, found)}
+        except KafkaError as error:
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return {"state": going, "why": heldback.UNNAMED}
     return {"state": going, "why": why}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.pipeline.clients.transaction import TransactionalSender
 from support.clock import Clock
 from support.dedupe_world import World as DedupeWorld
 from support.harness import BrokerProcess
+from support.logs import put_back
 from support.mirror_world import World, brokers
 
 
@@ -143,3 +145,39 @@ def test_a_transaction_that_has_been_open_for_long(
     clock.set_ahead(0)
     producer.abort_transaction()
     assert {row["state"] for row in w.status().values()} == {"copying"}
+
+
+def test_a_hanging_transaction_waits_at_once(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """A partition's log was put back from a copy in which a transaction is open that its coordinator has ended since; its
+    producer goes on elsewhere, which is no transaction of this partition."""
+    with brokers(tmp_path, "EWR") as made, World(tmp_path / "w", made, clusters["target"], partitions=1) as w:
+        source = made["EWR"]
+        w.fill(2)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.admin(source, lambda admin: admin.create_topics({"elsewhere": 1}))
+        settings = {"transactional.id": "broken", "transaction.timeout.ms": 900_000}
+        producer = confluent_kafka.Producer({"bootstrap.servers": source.bootstrap, **settings})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(w.topic, b"x", partition=0)
+        producer.flush()
+        assert source.stop() == 0
+        shutil.copytree(source.data / f"{w.topic}-0", tmp_path / f"{w.topic}-0")
+        source.start()
+        producer = confluent_kafka.Producer({"bootstrap.servers": source.bootstrap, **settings})
+        producer.init_transactions()
+        assert source.stop() == 0
+        put_back(tmp_path / f"{w.topic}-0", source.data)
+        source.start()
+        w.configure(source_EWR_bootstrap_servers=source.bootstrap)
+        producer = confluent_kafka.Producer({"bootstrap.servers": source.bootstrap, **settings})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce("elsewhere", b"x", partition=0)
+        producer.flush()
+        (row,) = w.status(code=1).values()
+        assert (row["state"], row["lag"]) == ("waiting", 1)
+        assert "of which no coordinator tells us: if `kafka-transactions.sh find-hanging` names it" in row["why"]
+        producer.abort_transaction()

@@ -635,3 +635,10 @@ def test_turns_are_no_closer_than_their_bound(monkeypatch: pytest.MonkeyPatch) -
     # One turn in 1,000 seconds: each waits for all before it, whatever the time that the test itself takes.
     asyncio.run(ask(Pace(0.001)))
     assert [round(pause_s, -3) for pause_s in waited_s] == [1000.0, 2000.0, 3000.0]
+
+
+def test_a_look_that_nobody_thought_of_holds_up_nobody() -> None:
+    worker, good = Worker({("check", 1): RuntimeError("unheard of")}), Worker()
+    stage = Stage(worker, good)
+    asyncio.run(stage.run(lambda: worker.calls.count("check") > 2 and good.calls.count("check") > 2 and worker.ended > 3))
+    assert not stage.lanes.stopped()
