@@ -7,7 +7,7 @@ load           nights, in the order that makes each of them happen exactly once
 night          a night, by its date
 cut            where a night ends, once all that it holds has come through
 clusterview    what a night asks of one cluster
-tablenotes     what the aggregate cluster notes for the nights: its clock
+tablenotes     what the aggregate cluster notes for the nights: its clock, the tables and their runs
 plan           a night's ranges, written down before anything is read
 events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Literal, NamedTuple
 
 from penstock.errors import KafkaError
-from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.clients.sender import Sender
@@ -148,6 +148,24 @@ class ClusterView:
             record = memoryview(note(value, {}, key))
             done = await Sender(admin, idempotent=False).submit((topic, 0), [record], deadline)
         return done.log_append_time_ms
+
+    async def newest(self, topic: str, key: bytes) -> bytes | None:
+        """The value of the newest record with a key in the first partition of a topic of ours; None if there is none. Raises
+        Unreachable."""
+        if not await self.has(topic):
+            return None
+        tp = topic, 0
+        start, end = (await self.offsets([tp], EARLIEST))[tp], (await self.offsets([tp], LATEST))[tp]
+        found = None
+        async with self._fetcher({tp: start} if start < end else {}, isolation="read_committed") as fetcher:
+            while fetcher.assigned():
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
+                    for record in (record for batch in fetched.batches for record in records(batch)):
+                        found = record.value if record.key == key else found
+                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < end})
+        return found
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
         """Where the log has the ends of leader epochs; -1 of one that it doesn't know. Raises Unreachable."""

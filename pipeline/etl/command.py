@@ -12,7 +12,7 @@ from penstock.pipeline import job
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete
-from penstock.pipeline.etl.night import COVERED_MAX, YESTERDAY, WhenIncomplete, parse_night, parse_nights, time_zone
+from penstock.pipeline.etl.night import COVERED_MAX, YESTERDAY, Consent, WhenIncomplete, parse_night, parse_nights, time_zone
 from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 
@@ -51,6 +51,17 @@ class IncompleteFailure(click.ClickException):
     help="The same for any number of nights: the first missing one, by the word of a person who knows why nothing was loaded.",
 )
 @click.option(
+    "--from-earliest",
+    is_flag=True,
+    help="Let a new table begin where its topic does by now, though that has lost its first records, or the table before it is "
+    "gone.",
+)
+@click.option(
+    "--accept-table",
+    is_flag=True,
+    help="Go on with the table that is there, though the aggregate notes another one, or a later run, at its place.",
+)
+@click.option(
     "--take-back",
     is_flag=True,
     help="Take back the nights that are in the table before their end (a clock was ahead): the rows stay, as part of the night "
@@ -80,6 +91,8 @@ def command(
     reload: bool,
     covering: bool,
     covering_since: str | None,
+    from_earliest: bool,
+    accept_table: bool,
     take_back: bool,
     incomplete: WhenIncomplete | None,
     timeouts: Timeouts,
@@ -107,7 +120,9 @@ def command(
     from penstock.pipeline.etl.nights import Nights
 
     log.setup()
-    _check_options(night, nights, follow, until, reload=reload or covering or covering_since is not None, take_back=take_back)
+    since = None if covering_since is None else parse_night(covering_since)
+    consent = Consent(covering, since, from_earliest, accept_table)
+    _check_options(night, nights, follow, until, of_a_night=reload or consent != Consent(), take_back=take_back)
     config = job.load(path, overrides, "etl")
     job.check_tables(config)
     zone = time_zone(config["penstock.etl.time.zone"])
@@ -115,7 +130,6 @@ def command(
     first = parse_night(night or YESTERDAY, zone)
     wanted = parse_nights(nights) if nights is not None else [first]
     last = None if until is None else parse_night(until, zone)
-    since = None if covering_since is None else parse_night(covering_since)
     arm_from_environment()
     run = Nights(
         config,
@@ -134,7 +148,7 @@ def command(
         elif follow:
             run.attend(run.follow(first, last, retry_s))
         else:
-            run.attend(run.load(wanted, reload=reload, covering=covering, covering_since=since))
+            run.attend(run.load(wanted, reload=reload, consent=consent))
     except Incomplete as error:
         raise IncompleteFailure(str(error)) from None
     except EtlError as error:
@@ -142,11 +156,11 @@ def command(
 
 
 def _check_options(
-    night: str | None, nights: str | None, follow: bool, until: str | None, *, reload: bool, take_back: bool
+    night: str | None, nights: str | None, follow: bool, until: str | None, *, of_a_night: bool, take_back: bool
 ) -> None:
     """See that the options say one thing. Raises UsageError."""
     if take_back:
-        if nights is not None or night is not None or follow or until is not None or reload:
+        if nights is not None or night is not None or follow or until is not None or of_a_night:
             raise click.UsageError("--take-back finds its nights by itself: give no others")
         return
     if nights is not None and (follow or night is not None):
@@ -155,5 +169,5 @@ def _check_options(
         raise click.UsageError("give --night, --nights, --follow or --take-back")
     if until is not None and not follow:
         raise click.UsageError("--until says how far to --follow")
-    if follow and reload:
+    if follow and of_a_night:
         raise click.UsageError("--follow takes each night as it comes: load this one by --night first")

@@ -51,7 +51,7 @@ class Cut:
         self._clock = clock
         self._zone = zone
         self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"], timeouts)
-        self._notes = TableNotes(self._target)
+        self.notes = TableNotes(self._target)
         self._sources = {
             name: ClusterView(f"source {name}", address, timeouts) for name, address in job.sources(config).items()
         }
@@ -82,7 +82,7 @@ class Cut:
 
     async def clock_ahead_ms(self) -> int:
         """By how much this machine's clock is ahead of the aggregate's. Raises Refused if they are far apart, Unreachable."""
-        shown_ms = await self._notes.clock_ms()
+        shown_ms = await self.notes.clock_ms()
         ahead_ms = round(time.time() * 1000) - shown_ms
         if abs(ahead_ms) > CLOCKS_APART_MS:
             here, there = (

@@ -16,7 +16,7 @@ import datetime
 import fcntl
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,11 +30,12 @@ from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
-from penstock.pipeline.etl.ledger import NightCommit, Status
+from penstock.pipeline.etl.ledger import NightCommit, Status, TopicPartition
 from penstock.pipeline.etl.night import (
     COVERED_MAX,
     NIGHTS_MAX,
     YESTERDAY,
+    Consent,
     Night,
     WhenIncomplete,
     between,
@@ -43,13 +44,16 @@ from penstock.pipeline.etl.night import (
 )
 from penstock.pipeline.etl.run import Run
 from penstock.pipeline.etl.storage import Storage
+from penstock.pipeline.etl.tablenotes import TableNote
 from penstock.pipeline.options import Timeouts
 
+TABLE_NOTED = failpoints.declare("etl.table_noted", "the night is committed, and the aggregate notes its run")
 REJECTS_CLEANED = failpoints.declare("etl.rejects_cleaned", "rejects of runs that don't count are removed")
 
 # What the rejects' table takes of a night's batches that can't be opened; the others are there without their bytes.
 CORRUPT_BYTES_KEPT = 64 << 20
 
+NO_CONSENT = Consent()
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 SAID_EVERY_S = 60.0
@@ -158,12 +162,10 @@ class Load:
         night: Night,
         *,
         reload: bool = False,
-        covering: bool = False,
-        covering_since: Night | None = None,
+        consent: Consent = NO_CONSENT,
         at_once: bool = False,
     ) -> Outcome:
-        """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
-        said to be `covering`; more than `COVERED_MAX` only if a person says since which one they are missing.
+        """Load a night, or see that it is loaded.
 
         Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded. With
         `at_once` it raises NotYet where it would wait.
@@ -176,9 +178,9 @@ class Load:
                 self._check_ahead(status, pending)
             did: Literal["loaded", "reloaded", "already"] = "already"
             if commit is None or reload:
-                since = covering_since or (night if covering else None)
-                made = await self._plan(night, status, pending, reload, since, at_once)
+                made = await self._plan(night, status, pending, reload, consent, at_once)
                 commit, did = await self._run_around_rot(made), "reloaded" if made.reload else "loaded"
+                await self._note(commit)
             await asyncio.to_thread(self._finish, commit)
             return Outcome(commit, did, time.monotonic() - began)
 
@@ -214,6 +216,7 @@ class Load:
                 spark = await asyncio.to_thread(self._started)
                 run = await asyncio.to_thread(Run, spark, self._table, self._rejects, made, self._declared)
                 await asyncio.to_thread(run.join, commit)
+            await self._note(commit)
             await asyncio.to_thread(self._finish, commit)
             return Outcome(commit, "joined", time.monotonic() - began)
 
@@ -261,7 +264,7 @@ class Load:
 
     def _command(self, *words: object) -> str:
         """A command line of `penstock etl` for this table, as messages name it."""
-        table = ["--table", self._name] if self._name else []
+        table = ["--table", self._name] if len(job.table_names(self._config)) > 1 else []  # no other takes a person's word
         return "`" + " ".join(map(quoted, ["penstock", "etl", "--config", "FILE", *table, *words])) + "`"
 
     def _take_back_plan(self, status: Status) -> plan.Plan | None:
@@ -304,14 +307,14 @@ class Load:
         return status, pending
 
     async def _plan(
-        self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, since: Night | None, at_once: bool
+        self, night: Night, status: Status, pending: plan.Plan | None, reload: bool, consent: Consent, at_once: bool
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
                 raise _unfinished(pending)
             await self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs)
             return pending
-        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, since, at_once))
+        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, consent, at_once))
         await asyncio.to_thread(self._persist, made)
         return made
 
@@ -328,37 +331,84 @@ class Load:
             topic_id=commit.topic_id, nights=commit.nights, epochs=commit.epochs,
         )  # fmt: skip
 
-    async def _next_plan(self, night: Night, status: Status, since: Night | None, at_once: bool) -> plan.Plan:
-        """The plan of a night, with those before it that are missing: from `since` on, as a person says; up to `COVERED_MAX` of
-        them where it is the night itself, none without it."""
+    async def _next_plan(self, night: Night, status: Status, consent: Consent, at_once: bool) -> plan.Plan:
+        """The plan of a night, with those before it that are missing as far as a person consents."""
         skipped = _skipped(night, status)
-        decided = self._check_skipped(night, skipped, since) if skipped else ()
+        decided = self._check_skipped(night, skipped, consent) if skipped else []
         self.check_begun(night)
         missing = await self._until_complete(night, at_once)
+        decided += await self._check_noted(night, status, consent)
         ranges = await self._cut.ranges(status)
+        decided += [] if status.ends else self._check_begin(night, ranges.offsets, consent)
         return plan.Plan(
             str(night), status.run + 1, ranges.offsets, missing=tuple(missing),
-            topic_id=ranges.topic_id, nights=tuple(map(str, skipped)), epochs=ranges.epochs, decided=decided,
+            topic_id=ranges.topic_id, nights=tuple(map(str, skipped)), epochs=ranges.epochs, decided=tuple(decided),
         )  # fmt: skip
 
-    def _check_skipped(self, night: Night, skipped: list[Night], since: Night | None) -> tuple[str, ...]:
+    async def _check_noted(self, night: Night, status: Status, consent: Consent) -> list[str]:
+        """See that the table that is there is the one that the aggregate notes; what a person has decided about it. Raises
+        EtlError."""
+        note = await self._cut.notes.of(self._table)
+        if note is None:
+            if status.run:
+                self._on_step(f"the aggregate noted nothing of `{self._table}` so far: it will note run {status.run + 1}")
+            return []
+        found = f"run {status.run}" if status.run else "no table"
+        if note.run > status.run:
+            words = f"the aggregate notes run {note.run} (night {note.night}) of `{self._table}`, and there is {found}"
+        elif status.id != note.table_id:
+            words = f"`{self._table}` is another table (id {status.id}) than the aggregate notes (id {note.table_id})"
+        else:
+            return []
+        if consent.accept_table or (consent.from_earliest and not status.run):
+            return [f"goes on with what is there: {words}"]
+        way = "--accept-table" if status.run else "--from-earliest"
+        raise Refused(
+            f"{words}: it is lost, exchanged or an older copy\nhint: mount its disk, or correct `{self._keys}table`; if the "
+            f"one that is there is to go on, {self._command('--night', night, way)}"
+        )
+
+    def _check_begin(self, night: Night, ranges: Mapping[TopicPartition, tuple[int, int]], consent: Consent) -> list[str]:
+        """See that a new table begins with its topic's first records, or that a person says where. Raises Refused."""
+        late = [f"{topic}-{partition} at {start}" for (topic, partition), (start, _) in sorted(ranges.items()) if start > 0]
+        if late and not consent.from_earliest:
+            raise Refused(
+                f"`{self._table}` has no nights, and its topic no longer has its first records ({', '.join(late)}): nobody"
+                f" knows whether they were loaded\nhint: mount its disk, or correct `{self._keys}table`; if the table is new,"
+                f" {self._command('--night', night, '--from-earliest')}"
+            )
+        return [f"the table begins where its topic did by then: {', '.join(late)}"] if late else []
+
+    async def _note(self, commit: NightCommit) -> None:
+        """Let the aggregate note the table's run. The table has what counts: without the note the next load writes it."""
+        try:
+            table_id = (await asyncio.to_thread(table.status, self._table)).id
+            await self._cut.notes.note(self._table, TableNote(commit.run, commit.night, table_id))
+        except EtlError as error:
+            self._log.warning(
+                "the aggregate doesn't note run %d of `%s` before the next night: %s", commit.run, self._table, error
+            )
+        else:
+            failpoints.failpoint(TABLE_NOTED)
+
+    def _check_skipped(self, night: Night, skipped: list[Night], consent: Consent) -> list[str]:
         """See that a night may take those along; what a person has decided about it. Raises Refused."""
         gap = str(skipped[0]) if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
-        if since is None:
+        if not consent.covering and consent.covering_since is None:
             nights = f"{skipped[0]}..{night}"
             raise Refused(
                 f"night {gap} is not in the table yet, and what arrived in it would become part of night {night}: load"
                 f" `--nights {quoted(nights)}`, or all of it as one commit with `--night {quoted(night)} --covering`"
             )
-        if since == skipped[0]:
-            return (f"covers {gap}, by a person's word",)
-        if since != night or len(skipped) > COVERED_MAX:
+        if consent.covering_since == skipped[0]:
+            return [f"covers {gap}, by a person's word"]
+        if consent.covering_since is not None or len(skipped) > COVERED_MAX:
             raise Refused(
                 f"night {night} would take {len(skipped)} nights along ({gap}), and a person has to say that they are missing:"
                 f" a clock that is ahead asks for as many\nhint: if nothing was loaded for so long,"
                 f" {self._command('--night', night, '--covering-since', skipped[0])}"
             )
-        return ()
+        return []
 
     async def _until_complete(self, night: Night, at_once: bool) -> list[str]:
         """Wait as configured until the night has arrived; what is missing all the same (only with `mark`). Raises Incomplete,

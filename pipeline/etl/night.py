@@ -34,6 +34,21 @@ class Night:
         return round(midnight.timestamp() * 1000)
 
 
+@dataclass(frozen=True)
+class Consent:
+    """What a person says to a night that would be refused otherwise; the commit notes it.
+
+    covering: the night takes up to `COVERED_MAX` missing nights before it along; covering_since: any number, from this one on.
+    from_earliest: a new table begins where its topic does by now. accept_table: the table that is there is the right one,
+    whatever the aggregate notes of it.
+    """
+
+    covering: bool = False
+    covering_since: Night | None = None
+    from_earliest: bool = False
+    accept_table: bool = False
+
+
 def between(first: Night, last: Night) -> list[Night]:
     """The nights after one and before another, in order."""
     days = (last.date - first.date).days

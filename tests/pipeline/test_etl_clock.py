@@ -79,6 +79,8 @@ def test_a_month_of_nights_is_not_taken_along_where_all_clocks_are_ahead(
     done = world.etl("--night", "yesterday", "--covering")
     assert done.returncode == 1 and f"night {day(30)} would take 31 nights along" in done.stderr, done.stderr
     assert f"--night {day(30)} --covering-since {day(-1)}" in done.stderr
+    done = world.etl("--night", "yesterday", "--covering-since", day(-5))
+    assert done.returncode == 1 and f"--covering-since {day(-1)}" in done.stderr, done.stderr
 
 
 def test_a_clock_that_is_behind_does_not_call_each_night_loaded(

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,11 +29,13 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.etl import declared, delta, places, plan, ready, rowcounts, session, table
 from penstock.pipeline.etl import rejects as reject_table
+from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.load import Outcome
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
+from penstock.pipeline.stages.stagetopics import WIDE
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from support.etl_world import SCHEMA, Loading, World, day_ms
@@ -56,7 +59,7 @@ def spark(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def world(apache_kafka: ApacheKafka, tmp_path: Path) -> World:
-    return World(apache_kafka.bootstrap, tmp_path)
+    return World(apache_kafka.bootstrap, tmp_path, configs=WIDE)
 
 
 @pytest.fixture
@@ -66,14 +69,13 @@ def run(world: World, spark: Any) -> Run:
         incomplete: str = "fail",
         wait_seconds: float = 0,
         reload: bool = False,
-        covering: bool = False,
-        **options: Any,
+        clock: Clock = "records",
+        **consent: bool,
     ) -> Outcome:
         config = job.load(world.config)
-        clock = options.get("clock", "records")
         one = Loading(config, clock=clock, incomplete=incomplete, wait_seconds=wait_seconds, spark=spark)
         try:
-            return one.night(parse_night(date), reload=reload, covering=covering)
+            return one.night(parse_night(date), reload=reload, **consent)
         finally:
             one.close()
 
@@ -489,7 +491,6 @@ def test_a_night_takes_missing_ones_along_only_when_it_is_told_to(world: World, 
 def test_a_night_that_was_loaded_before_its_end_is_taken_back(world: World, run: Run, spark: Any) -> None:
     """Its rows and rejects stay, once, with the night before; a kill at any step leaves that to the next call."""
     today = datetime.datetime.now(datetime.UTC).date()
-    world.take_any_time()
     first, second, early, after = ((today + datetime.timedelta(days=days)).isoformat() for days in (-3, -1, 0, 2))
     for number, (day, clock) in enumerate(((first, "wall"), (early, "records"))):
         world.events(day, 8, start=8 * number)
@@ -538,7 +539,6 @@ def test_a_night_that_was_loaded_before_its_end_is_taken_back(world: World, run:
 
 def test_the_first_night_of_a_table_may_be_taken_back(world: World, run: Run, spark: Any) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
-    world.take_any_time()
     yesterday, early, after = ((today + datetime.timedelta(days=days)).isoformat() for days in (-1, 0, 2))
     world.events(early, 8)
     world.events(after, 2)
@@ -554,6 +554,89 @@ def test_the_first_night_of_a_table_may_be_taken_back(world: World, run: Run, sp
     assert found == [ready.incomplete_marker(yesterday)]
     assert run(yesterday, clock="wall").did == "already"
     assert len(rows(world)) == 10
+
+
+def test_a_table_over_a_topic_without_its_first_records_is_begun_by_a_person(world: World, run: Run) -> None:
+    world.events("2013-01-01", 8)
+    world.arrive()
+    world.delete_records_before(3)
+    with pytest.raises(Refused, match=r"has no nights, .*deduped-0 at 3, .*deduped-1 at 3\).*\nhint: .* --from-earliest`"):
+        run("2013-01-01", clock="wall")
+    assert table.committed(world.storage) == []
+    done = world.etl("--night", "2013-01-01", "--clock", "wall", "--from-earliest")
+    assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 2), done.stderr
+    (commit,) = table.committed(world.storage)
+    assert commit.decided[0].startswith(f"the table begins where its topic did by then: {world.topic}.deduped-0 at 3")
+    assert run("2013-01-02", clock="wall").commit.decided == ()
+
+
+def put_in_place(spark: Any, folder: str, copy: Path | None = None) -> None:
+    """Let a copy lie where a table was, or nothing."""
+    shutil.rmtree(folder)
+    if copy is not None:
+        shutil.copytree(copy, folder)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def test_a_table_that_is_lost_is_noticed(world: World, run: Run, spark: Any) -> None:
+    """A disk that isn't mounted, say, over a topic that still has all."""
+    world.events("2013-01-01", 8)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    put_in_place(spark, world.table)
+    for how in ("fail", "mark"):
+        with pytest.raises(
+            Refused, match=r"notes run 1 \(night 2013-01-01\) .* there is no table: .*\nhint: .* --from-earliest`"
+        ):
+            run("2013-01-02", clock="wall", incomplete=how)
+    commit = run("2013-01-02", clock="wall", from_earliest=True).commit
+    assert (commit.rows, commit.run, len(commit.decided)) == (8, 1, 1)
+    assert run("2013-01-03", clock="wall").commit.run == 2
+
+
+def test_a_table_that_was_exchanged_is_noticed(world: World, run: Run, spark: Any, tmp_path: Path) -> None:
+    """For an older copy of itself, or for another table of the same topic."""
+    world.events("2013-01-01", 8)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    shutil.copytree(world.table, tmp_path / "older")
+    run("2013-01-02", clock="wall")
+    put_in_place(spark, world.table, tmp_path / "older")
+    with pytest.raises(Refused, match=r"notes run 2 \(night 2013-01-02\) .* there is run 1: .*\nhint: .* --accept-table`"):
+        run("2013-01-02", clock="wall")
+    commit = run("2013-01-02", clock="wall", accept_table=True).commit
+    assert (commit.run, len(commit.decided)) == (2, 1)
+
+    world.write_config(penstock_etl_table=str(tmp_path / "other"))
+    run("2013-01-01", clock="wall")
+    run("2013-01-02", clock="wall")
+    world.write_config()
+    put_in_place(spark, world.table, tmp_path / "other")
+    with pytest.raises(Refused, match=r"is another table \(id .*\nhint: .* --accept-table`"):
+        run("2013-01-03", clock="wall")
+    assert run("2013-01-03", clock="wall", accept_table=True).commit.run == 3
+    assert run("2013-01-04", clock="wall").commit.decided == ()
+
+
+def test_a_table_that_nobody_has_noted_is_noted_by_its_next_night(
+    world: World, run: Run, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an earlier version, or on a host that got another name."""
+    world.events("2013-01-01", 8)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    monkeypatch.setattr("penstock.pipeline.etl.tablenotes.socket.gethostname", lambda: "renamed")
+    for night, said in (("2013-01-02", 1), ("2013-01-03", 0)):
+        steps: list[str] = []
+        one = Loading(
+            job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=steps.append
+        )
+        one.night(parse_night(night))
+        one.close()
+        assert sum("the aggregate noted nothing of" in words for words in steps) == said
+    put_in_place(spark, world.table)
+    with pytest.raises(Refused, match="notes run 3"):
+        run("2013-01-04", clock="wall")
 
 
 def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run, spark: Any) -> None:

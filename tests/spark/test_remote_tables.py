@@ -75,7 +75,7 @@ def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
             world.arrive()
         done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", jvm=jvm)
         assert done.returncode == 0, done.stderr
-        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{IN_A_RELOAD[0]}=kill", jvm=jvm)
+        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{IN_A_RELOAD[-1]}=kill", jvm=jvm)
         assert killed.returncode == -signal.SIGKILL, f"{killed.stdout}{killed.stderr}"
         assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
         found = look(world.config, jvm.environment)

@@ -26,10 +26,10 @@ from penstock.pipeline import job
 from penstock.pipeline.etl import places, session
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import Load, Outcome
-from penstock.pipeline.etl.night import Night
+from penstock.pipeline.etl.night import Consent, Night
 from penstock.pipeline.etl.storage import Storage
 
-# In the order in which a night with rejects passes them; the last is passed when a reload replaces rejects.
+# In the order in which a night with rejects passes them, and then a reload that replaces rejects.
 IN_A_NIGHT = [
     "etl.before_plan",
     "etl.plan_aside",
@@ -41,7 +41,7 @@ IN_A_NIGHT = [
     "etl.ready_aside",
     "etl.after_ready",
 ]
-IN_A_RELOAD = ["etl.rejects_cleaned"]
+IN_A_RELOAD = ["etl.table_noted", "etl.rejects_cleaned"]
 
 NUMBERS = itertools.count()
 PARTITIONS = 2
@@ -63,6 +63,7 @@ class World:
     source: str = ""
     place: str = ""  # of the table; a folder unless it is given
     properties: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)  # of the topics
     topic: str = field(default_factory=lambda: f"flights-{os.getpid()}-{next(NUMBERS)}")
     sent: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
@@ -76,7 +77,7 @@ class World:
     def _open(self, bootstrap: str, topics: list[str]) -> AdminClient:
         """Make topics at a cluster, which from now on gets what is sent."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in topics]).values():
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=self.configs) for name in topics]).values():
             future.result(30)
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic, "linger.ms": 5})
         producer.init_transactions(30)
@@ -194,11 +195,6 @@ class World:
         for future in self.admin.incremental_alter_configs([resource]).values():
             future.result(30)
 
-    def take_any_time(self) -> None:
-        """Let the topics take records of the future, as from a sender whose clock is ahead."""
-        for topic in (self.topic, f"{self.topic}.deduped"):
-            self.set_config(topic, "message.timestamp.after.max.ms", str(10 * 86_400_000))
-
     def arrive(self, less: int = 0) -> None:
         """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
         self.ends(f"{self.topic}.deduped")
@@ -254,9 +250,9 @@ class Loading:
         self._load = Load(config, **options)
         self._runner = asyncio.Runner()
 
-    def night(self, night: Night, **how: Any) -> Outcome:
+    def night(self, night: Night, *, reload: bool = False, **consent: Any) -> Outcome:
         """Load a night."""
-        return self._runner.run(self._load.night(night, **how))
+        return self._runner.run(self._load.night(night, reload=reload, consent=Consent(**consent)))
 
     def next_night(self, first: Night) -> tuple[Night, bool]:
         """The night that the table takes next."""

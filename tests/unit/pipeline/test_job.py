@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from penstock.cli import root
 from penstock.config import ConfigError
+from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline import job
 from support.stages import write_properties
 
@@ -102,6 +103,12 @@ def test_a_topic_that_dedupe_does_not_write_is_not_loaded_after_it() -> None:
                 ask(config)
     own = job.SCHEMA.parse({"topics": "a", "penstock.dedupe.output.topic": "clean", "penstock.etl.topic": "clean"})
     assert (job.input_topic(own), job.output_topic(own)) == ("a", "clean")
+
+
+@pytest.mark.parametrize("names", [("mirror", "lax"), ("a.b", "c"), ("a", "b.c%2E"), ("%25", "%")])
+def test_a_group_says_whose_positions_it_has(names: tuple[str, str]) -> None:
+    assert job.mirror_and_source(MIRROR_GROUPS + job.mirror_identity(*names)) == names
+    assert job.mirror_and_source(DEDUPE_GROUPS + "dedupe") is None
 
 
 def test_the_page_of_properties_is_the_table() -> None:

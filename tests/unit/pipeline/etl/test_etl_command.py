@@ -19,6 +19,21 @@ def test_the_help_says_what_holds_when_nothing_is_set() -> None:
         assert f"Default: `penstock.etl.{name}`, which is {value} unless set." in said
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--follow", "--covering"], "--follow takes each night as it comes"),
+        (["--follow", "--from-earliest"], "--follow takes each night as it comes"),
+        (["--take-back", "--night", "2013-01-01"], "--take-back finds its nights by itself"),
+        (["--take-back", "--accept-table"], "--take-back finds its nights by itself"),
+        ([], "give --night, --nights, --follow or --take-back"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: list[str], words: str) -> None:
+    done = CliRunner().invoke(root, ["etl", "--config", "none", *options])
+    assert done.exit_code == 2 and words in f"{done.output}{done.exception}"
+
+
 def test_the_answer_in_json_names_the_numbers_of_a_range(capsys: pytest.CaptureFixture[str]) -> None:
     commit = NightCommit("2013-01-01", 1, {("flights", 1): Range(10, 20, 9, 7, 2), ("flights", 0): Range(0, 5, 5, 5, 0)})
     Display(1, as_json=True).done(Outcome(commit, "loaded", 1.5))
