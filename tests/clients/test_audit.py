@@ -299,6 +299,20 @@ def test_records_that_moved_into_their_partition_are_accounted_for(pipeline: Pip
     assert asyncio.run(end()) > 10, "none of them was in the wrong partition"
 
 
+def test_records_without_an_id_are_counted(pipeline: Pipeline) -> None:
+    pipeline.settle(deduped=100)
+    producer = confluent_kafka.Producer({"bootstrap.servers": pipeline.source.bootstrap})
+    for _ in range(7):
+        producer.produce(pipeline.topic, value=b"{}", timestamp=DAY_MS)
+    producer.flush()
+    answer = pipeline.settle(deduped=107)
+    hop = answer["hops"][f"aggregate {pipeline.topic}.deduped"]
+    assert (hop["without_id"], hop["trouble"]) == (7, "")
+    assert f"Without an id, so that repeats of them aren't seen: 7 of aggregate {pipeline.topic}" in " ".join(
+        pipeline.run().stdout.split()
+    )
+
+
 def test_what_waits_and_what_expired_is_no_difference(pipeline: Pipeline) -> None:
     pipeline.settle(deduped=100)
     for stage in pipeline.stages:
