@@ -11,9 +11,11 @@ import difflib
 import fnmatch
 import hashlib
 import itertools
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from penstock.config import (
     INT_MAX,
@@ -32,6 +34,8 @@ from penstock.config import (
 )
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.idfields import parse_id
+
+HDFS_PORT = 8020  # of a namenode whose address has none
 
 TOPIC_MAX = 249
 TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_MAX}}}")
@@ -255,19 +259,31 @@ def words_for_tables(names: Iterable[str]) -> str:
 
 
 def check_tables(config: Config) -> None:
-    """See that no two tables share a folder, and that the stage that one comes after writes its topic. Raises ConfigError."""
-    seen: dict[str, str] = {}
+    """See that no two tables share a folder, nor one lies in another, and that the stage that one comes after writes its topic.
+    Raises ConfigError."""
+    folders = {"penstock.dedupe.data": config["penstock.dedupe.data"]}
     for name in table_names(config):
         topic, key = config.get(key_of(name, "topic")), key_of(name, "after")
         if name and topic and config.get(key, "dedupe") == "dedupe" and topic not in (pairs := deduped(config)).values():
             raise ConfigError(_not_deduped(key_of(name, "topic"), topic, pairs, key))
         table = config.get(key_of(name, "table"))
-        given = {"table": table, "rejects": config.get(key_of(name, "rejects")) or (table and default_rejects(table))}
-        for key, folder in given.items():
-            if folder and seen.setdefault(_place(folder), name_of := key_of(name, key)) != name_of:
-                raise ConfigError(
-                    f"`{name_of}={folder}` is the folder of `{seen[_place(folder)]}`, too: each needs one of its own"
-                )
+        folders[key_of(name, "table")] = table
+        folders[key_of(name, "rejects")] = config.get(key_of(name, "rejects")) or (table and default_rejects(table))
+    _check_apart({key: folder for key, folder in folders.items() if folder})
+
+
+def _check_apart(folders: Mapping[str, str]) -> None:
+    """See that none of the folders, by the keys that name them, is another or lies in another. Raises ConfigError."""
+    for (key, folder), (other, its_folder) in itertools.combinations(folders.items(), 2):
+        place, its_place = _place(folder), _place(its_folder)
+        if place == its_place:
+            raise ConfigError(f"`{other}={its_folder}` is the folder of `{key}`, too: each needs one of its own")
+        if place.is_relative_to(its_place) or its_place.is_relative_to(place):
+            inner, outer = (other, key) if its_place.is_relative_to(place) else (key, other)
+            raise ConfigError(
+                f"`{inner}={folders[inner]}` lies inside `{outer}={folders[outer]}`, whose care removes files that it doesn't "
+                "know: give each a folder next to the other"
+            )
 
 
 def _not_deduped(key: str, topic: str, pairs: Mapping[str, str], after: str) -> str:
@@ -285,10 +301,18 @@ def default_rejects(table: str) -> str:
     return f"{table.rstrip('/')}-rejects"
 
 
-def _place(folder: str) -> str:
-    """A folder or URI by which one place is known, however it is written."""
-    path = re.sub(r"^file:(//)?(?=/)", "", folder)
-    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
+def _place(folder: str) -> PurePosixPath:
+    """A folder or URI as one path, however it is written: /SCHEME:/HOST:PORT/PATH of a URI."""
+    uri = re.fullmatch(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)", folder)
+    if uri is None:
+        return PurePosixPath(Path(folder).resolve())
+    scheme, host = uri["scheme"].lower(), (uri["host"] or "").lower()
+    if scheme == "file" and not host:
+        return PurePosixPath(Path(unquote(uri["path"])).resolve())
+    if scheme == "hdfs" and host and ":" not in host:
+        host += f":{HDFS_PORT}"
+    path = posixpath.normpath(f"/{uri['path'].lstrip('/')}")  # Hadoop, too, takes several slashes for one.
+    return PurePosixPath(f"/{scheme}:/{host}{path}")
 
 
 def sources(config: Config) -> dict[str, str]:

@@ -68,6 +68,12 @@ SLIPS: dict[str, tuple[dict[str, Any], str]] = {
         {"vars": {"broker_address": ""}},
         "west-1: clients, the mirror and dedupe are told `broker_address`, so it can't be ``",
     ),
+    "root of disks": ({"vars": {"disks_root": "/mnt"}}, "no role reads disks_root;"),
+    "log folder": ({"vars": {"broker_log_dirs": ["/srv/penstock/../x/log"]}}, "alone, so /srv/x/log can't be a folder of logs"),
+    "data": (
+        {"vars": {"pipeline_data": "/data", "pipeline_properties": {"penstock.dedupe.data": "/ids"}}},
+        "alone, so /data, /ids can't be a folder of logs, ids or tables",
+    ),
     "aggregate": (
         {"vars": {"penstock_aggregate": "east"}},
         "`penstock_aggregate` must name a datacenter, a group with one",

@@ -93,6 +93,39 @@ def test_site_takes_over_no_property_beside_a_host_whose_are_wrong(tmp_path: Pat
     assert left == ["old"]
 
 
+@pytest.mark.parametrize("folders", ["/elsewhere/log", "/elsewhere/a,/elsewhere/b/"])
+def test_site_begins_no_broker_anew_because_its_disks_are_missing_from_the_inventory(tmp_path: Path, folders: str) -> None:
+    """`disks_devices` that is commented out gives a folder on the disk of `/`, which is right for a trial alone."""
+    before = f"echo log.dirs={folders} > /etc/penstock/server.properties"
+    task = "Let Penstock look at those of every host"
+    said, left = played(tmp_path, inventory(tmp_path), "site", task, before=before)
+    assert f"east-1: the broker has its records in {', '.join(one.rstrip('/') for one in folders.split(','))}, and by" in said
+    assert f"it would begin again, empty, in {tmp_path}/east/log." in said
+    assert "PLAY [Brokers]" not in said
+    assert sorted(left) == ["old", "server.properties"]
+
+
+def test_site_takes_a_broker_whose_other_log_folder_changes(tmp_path: Path) -> None:
+    """Then it goes on to the next doubt."""
+    hosts = inventory(tmp_path, east={"pipeline_secrets": {}}, west={"pipeline_secrets": {}})
+    kept = ",".join(f"{tmp_path}/{name}/log/" for name in ("east", "west"))
+    before = f"echo 'log.dirs = /gone/log,{kept}' | tr -d ' ' > /etc/penstock/server.properties"
+    said, _ = played(tmp_path, hosts, "site", "Let Penstock look at those of every host", before=before)
+    assert "stands for nothing" in said and "has its records in" not in said
+
+
+@pytest.mark.parametrize("key", ["penstock.dedupe.data", "penstock.etl.table"])
+def test_site_leaves_no_ids_and_no_table_behind(tmp_path: Path, key: str) -> None:
+    """Another order of disks puts both on another disk."""
+    first = tmp_path / "first"
+    first.mkdir()
+    before = f"echo {key}={first} > /etc/penstock/pipeline.properties"
+    said, left = played(tmp_path, inventory(tmp_path), "site", "Let Penstock look at those of every host", before=before)
+    assert f"west-1: by the inventory {key}={first} would change" in said
+    assert "PLAY [Brokers]" not in said
+    assert sorted(left) == ["old", "pipeline.properties"]
+
+
 @pytest.mark.parametrize(
     ("command", "task"),
     [("broker --check", "a start could work"), ("check", "mirror, dedupe and nights could work")],

@@ -152,6 +152,17 @@ def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(t
         ({"etl.raw.after": "mirror", "etl.raw.table": "table/"}, "`etl.raw.table=table/` is the folder of `penstock.etl"),
         ({"etl.raw.after": "mirror", "etl.raw.rejects": "./table-rejects"}, "folder of `penstock.etl.rejects`, too"),
         ({"etl.raw.after": "mirror", "etl.raw.table": Path("table").absolute().as_uri()}, "folder of `penstock.etl"),
+        (
+            {"etl.raw.after": "mirror", "etl.raw.table": "table/raw"},
+            "`etl.raw.table=table/raw` lies inside `penstock.etl.table=ta",
+        ),
+        ({"etl.raw.after": "mirror", "penstock.etl.table": "raw/../raw/x/y"}, "x/y` lies inside `etl.raw.table=raw`"),
+        ({"etl.raw.after": "mirror", "penstock.etl.rejects": "raw/_rejects"}, "raw/_rejects` lies inside `etl.raw.table=raw`"),
+        (
+            {"penstock.etl.rejects": "table/rejects", "etl.raw.after": "mirror"},
+            "`penstock.etl.rejects=table/rejects` lies inside",
+        ),
+        ({"penstock.dedupe.data": "table/ids", "etl.raw.after": "mirror"}, "`penstock.dedupe.data=table/ids` lies inside"),
         ({"etl.raw.after": "mirror", "etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
         ({"etl.raw.after": "mirror", "etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STR"),
         ({"etl.raw.after": "mirror", "etl.raw.schema": "offset INT"}, "`etl.raw.schema` declares `offset`, which"),
@@ -207,3 +218,30 @@ def test_an_audit_of_a_table_that_is_not_described_is_refused(tmp_path: Path) ->
     path = write_properties(tmp_path / "p.properties", {**OWN["etl"], **RAW, "etl.raw.after": "mirror"})
     refused = CliRunner().invoke(root, ["audit", "--config", str(path), "--table", "row"])
     assert refused.exit_code != 0 and "describes no table `row`" in f"{refused.output}{refused.exception}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("s3a://b//x", "s3a://b/x", "is the folder of"),
+        ("s3a://b/./x/", "S3A://b/y/../x", "is the folder of"),
+        ("hdfs://nn/x", "hdfs://NN:8020/x/", "is the folder of"),
+        ("file:///x%20y", "/x y", "is the folder of"),
+        ("file:/x", "file:////x", "is the folder of"),
+        ("s3a://b/x", "s3a://b/x//y", "lies inside"),
+        ("hdfs://nn:8020/x/y", "hdfs://nn/x", "lies inside"),
+        ("s3a://b/x", "s3a://c/x", ""),
+        ("s3a://b/x", "s3a://b/xy", ""),
+        ("hdfs://nn:9000/x", "hdfs://nn/x", ""),
+        ("hdfs://b/x", "s3a://b/x", ""),
+        ("/x", "hdfs://nn/x", ""),
+    ],
+)
+def test_a_place_is_one_however_it_is_written(one: str, other: str, said: str) -> None:
+    named = {f"etl.{name}.{key}": text for name in "ab" for key, text in (("topic", "t"), ("after", "mirror"))}
+    config = job.SCHEMA.parse({**named, "topics": "t", "etl.a.table": one, "etl.b.table": other})
+    if not said:
+        job.check_tables(config)
+        return
+    with pytest.raises(ConfigError, match=said):
+        job.check_tables(config)
