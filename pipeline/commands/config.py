@@ -10,20 +10,25 @@ import click
 
 from penstock.config import Property
 from penstock.pipeline import job
+from penstock.pipeline.etl import valuerules
 
 
 @click.command("config")
 @click.option("--list", "every", is_flag=True, help="All of them.")
+@click.option("--types", "types", is_flag=True, help="Instead, the types of a column, and the JSON values that each takes.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
 @click.option("--markdown", "as_page", is_flag=True, help="As a table in Markdown.")
 @click.argument("words", nargs=-1, metavar="[TEXT]...")
-def command(every: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -> None:
+def command(every: bool, types: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -> None:
     """The properties of a pipeline's file with their defaults: all, or those whose name contains a text.
 
     Example: penstock config etl.schema
     """
-    if every == bool(words):
-        raise click.UsageError("give --list, or a part of a property's name")
+    if [every, types, bool(words)].count(True) != 1:
+        raise click.UsageError("give --list, --types, or a part of a property's name")
+    if types:
+        _show_types(as_json=as_json, as_page=as_page)
+        return
     rows = [_row(prop) for prop in job.SCHEMA.properties.values() if every or any(word in prop.name for word in words)]
     if as_json:
         click.echo(json.dumps(rows))
@@ -36,6 +41,14 @@ def command(every: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -
     for row in rows:
         needed = f"needed by {', '.join(row['needed_by'])}" if row["needed_by"] else f"default {_text(row['default'])}"
         click.echo(f"{row['name']} ({needed})\n    {row['doc']}")
+
+
+def _show_types(*, as_json: bool, as_page: bool) -> None:
+    if as_page:
+        click.echo(valuerules.page(), nl=False)
+        return
+    rules = {", ".join(names): valuerules.rule_of(names[0]).takes for names in valuerules.SHOWN}
+    click.echo(json.dumps(rules) if as_json else "\n".join(f"{names}\n    {takes}" for names, takes in rules.items()))
 
 
 def _row(prop: Property) -> dict[str, Any]:

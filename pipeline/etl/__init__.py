@@ -11,10 +11,13 @@ tablenotes     what the aggregate cluster notes for the nights: its clock, the t
 plan           a night's ranges, written down before anything is read
 events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event
+sqlfunctions   the functions of Spark SQL that an event day may call
+valuerules     which JSON values each declared type takes
+eventreader    the reader of an event in Spark's JVM (`EventReader.java`), with the declared columns as its types
+javaclasses    classes of ours in Spark's JVM, compiled there
 recordcolumns  columns on request for what stands beside a record's value
 idcolumns      fields of the id that dedupe looks for, held against the tables' columns
 columntypes    the types that a schema may declare, read without Spark
-parsedtypes    the types that JSON is parsed into, and what of it a declared type can't hold
 fitting        whether the declared schema fits the table that is there
 session        the Spark session
 engine         Spark for the nights of one call, shared by all tables

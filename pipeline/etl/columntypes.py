@@ -69,12 +69,18 @@ def parts(text: str) -> tuple[str, list[tuple[str, str]]]:
     kind, pieces = nested[1].lower(), split(nested[2])
     if len(pieces) != {"array": 1, "map": 2}.get(kind, len(pieces)):
         raise ConfigError(f"`{text}` has {len(pieces)} types in its brackets")
+    if kind == "map" and canonical(pieces[0]) != "string":
+        raise ConfigError(f"`{text}` has keys of type {pieces[0]}, and names in JSON are strings: declare MAP<STRING, ...>")
     if kind != "struct":
         return kind, [("", piece) for piece in pieces]
     fields = [named(piece) for piece in pieces]
     required = next((name for name, _, required in fields if required), None)
     if required is not None:
         raise ConfigError(f"`{text}`: `{required}` can't be NOT NULL, since only a whole column can be required")
+    names = [name.lower() for name, _, _ in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"`{text}` declares `{twice}` twice (Spark takes upper and lower case for the same)")
     return kind, [(name, inner) for name, inner, _ in fields]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
-from penstock.pipeline.etl import columntypes, parsedtypes, recordcolumns
+from penstock.pipeline.etl import columntypes, recordcolumns, sqlfunctions
 from penstock.pipeline.etl.recordcolumns import RECORD_HEADERS, RecordColumn
 
 # Columns that the load itself adds to each row: where the record was, and the day that it counts for.
@@ -18,13 +18,13 @@ POSITION_COLUMNS = tuple(POSITION_TYPES)
 RESERVED = frozenset({EVENT_DAY, *POSITION_COLUMNS})
 
 DAYS = ("date", "timestamp", "timestamp_ntz", "string")  # types that a day can be taken from
-# Words of an expression that are no columns: types, operators and units of Spark SQL.
+# Words of an expression that are no columns: types, operators and units of Spark SQL, and functions of its grammar.
 _WORDS = """
-and as asc at between both by case cast collate current_date current_timestamp day days dayofweek dayofyear desc distinct div
+and as asc at between both by case cast collate day days dayofweek dayofyear desc distinct div
 else end escape exists extract false filter for from hour hours ilike in interval is leading like local microsecond
 microseconds millisecond milliseconds minute minutes month months not null nulls or order over overlay placing position quarter
-regexp rlike second seconds similar substring then time to trailing trim true try_cast week weeks when where with without year
-years zone
+regexp rlike second seconds similar substring then time timestampadd timestampdiff to trailing
+trim true try_cast week weeks when where with without year years zone
 """
 WORDS = frozenset(_WORDS.split())
 _TOKEN = re.compile(
@@ -50,20 +50,6 @@ class Column:
     def canonical(self) -> str:
         """The type as Delta's log names it."""
         return columntypes.canonical(self.type)
-
-    @property
-    def parsed_type(self) -> str:
-        """The type that JSON is parsed into: a wider one where Spark's parser would round, or guess a unit."""
-        return parsedtypes.parsed_type(self.type)
-
-    def value(self, parsed: str) -> str:
-        """The column's value, in Spark SQL, from an expression of what was parsed."""
-        return parsed if self.parsed_type == self.type else f"cast({parsed} AS {self.type})"
-
-    def misfits(self, parsed: str) -> list[tuple[str, str]]:
-        """What the declared type can't hold of what was parsed: conditions in Spark SQL over that and the column itself, each
-        with the words for it."""
-        return parsedtypes.misfits(self.name, self.type, parsed, self.quoted)
 
 
 @dataclass(frozen=True)
@@ -135,20 +121,61 @@ def _check_event_day(text: str, columns: dict[str, Column], key: str) -> None:
             raise ConfigError(f"{what} has a `{token[0]}` too many")
     if depth:
         raise ConfigError(f"{what} has a `(` too many")
-    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+    for index, token in enumerate(tokens):
         name = token["quoted"] or token["name"]
-        before = text[: token.start()].rstrip()[-1:]
-        is_call = token["quoted"] is None and after is not None and after[0] == "("
-        if name is None or is_call or before == "." or "->" in text:
+        if name is None or (index and tokens[index - 1][0] == "."):
             continue
-        known = name.lower() in columns or name.lower() in (*POSITION_COLUMNS, "key", "value")
-        if not known and (token["quoted"] or (name.lower() not in WORDS and name.upper() not in columntypes.SIMPLE)):
-            near = difflib.get_close_matches(name.lower(), columns, n=1)
+        following = [each[0] for each in tokens[index + 1 :]]
+        if token["quoted"] is None and following[:1] == ["("]:
+            _check_function(name.lower(), what)
+            continue
+        lowered = name.lower()
+        if token["quoted"] is None and lowered in sqlfunctions.CHANGING and lowered not in columns:
+            _check_function(lowered, what)
+        if "->" in text:
+            continue
+        known = lowered in columns or lowered in (*POSITION_COLUMNS, "key", "value")
+        if not known and (token["quoted"] or (lowered not in WORDS and name.upper() not in columntypes.SIMPLE)):
+            near = difflib.get_close_matches(lowered, columns, n=1)
             hint = f"; did you mean `{columns[near[0]].name}`?" if near else ""
             raise ConfigError(f"{what} names `{name}`, which is no column of the schema{hint}")
+        if lowered in columns:
+            _check_fields(columns[lowered].type, name, tokens[index + 1 :], what)
     if len(tokens) == 1 and (name := tokens[0]["quoted"] or tokens[0]["name"]) is not None:
         column = columns.get(name.lower())
         if column is None:
             raise ConfigError(f"{what} names `{name}`, which is no column of the schema")
         if column.canonical not in DAYS:
             raise ConfigError(f"{what}: the column is {column.type}, from which no day can be taken")
+
+
+def _check_function(name: str, what: str) -> None:
+    """See that an expression may call a function. Raises ConfigError."""
+    if name in sqlfunctions.CHANGING:
+        raise ConfigError(
+            f"{what} calls `{name}`, which gives another value when a night is loaded again: take the day from a column, or"
+            " from the record's `timestamp`"
+        )
+    if name in sqlfunctions.OF_ROWS:
+        raise ConfigError(f"{what} calls `{name}`, which isn't a function of one row")
+    types = name.upper() in columntypes.SIMPLE or name.upper() in columntypes.DECIMALS
+    if name not in sqlfunctions.OF_A_ROW and name not in WORDS and not types:
+        near = difflib.get_close_matches(name, sqlfunctions.OF_A_ROW, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ConfigError(f"{what} calls `{name}`, which is no function of Spark SQL{hint}")
+
+
+def _check_fields(kind: str, path: str, following: Sequence[re.Match[str]], what: str) -> None:
+    """See that the fields that follow a column, each behind a dot, are in it. Raises ConfigError."""
+    while len(following) > 1 and following[0][0] == "." and (field := following[1]["quoted"] or following[1]["name"]):
+        outer, inner = columntypes.parts(kind)
+        if outer == "array":  # the field of each of its structs
+            outer, inner = columntypes.parts(inner[0][1])
+        if outer == "map":
+            return
+        types = {name.lower(): each for name, each in inner}
+        if outer != "struct" or field.lower() not in types:
+            near = difflib.get_close_matches(field.lower(), types, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ConfigError(f"{what} names `{path}.{field}`, and `{path}` has no field `{field}`{hint}")
+        kind, path, following = types[field.lower()], f"{path}.{field}", following[2:]

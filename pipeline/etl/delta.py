@@ -3,11 +3,12 @@
 DataFrame writers can't add actions of our own to a commit, so Delta's write command is run inside a transaction that we hold
 (by py4j): it gives the actions of the data files, and ours go beside them.
 
-The records are written by a transaction of its own, which is never committed: its table has a column more, for the bytes of a
-record that is no row, and takes nulls everywhere. Such records have no event day, so they lie in files of their own, and no
-night has to read its records twice to keep them. In the files of rows that column is the last, and null; readers of the table
-don't see it. The files of rejects are removed once they are kept (rejects.py). Those of a load that was killed are what it
-leaves of its rows, too: files that no commit names, which VACUUM removes.
+The records are written by a transaction of its own, which is never committed. Its table has a column more, for the bytes of a
+record that is no row and why it is none. It takes nulls everywhere, and has no CHECK constraints: a record that the table's
+constraints refuse is a reject. Such records have no event day, so they lie in files of their own, and no night has to read its
+records twice to keep them. In the files of rows that column is the last, and null; readers of the table don't see it. The files
+of rejects are removed once they are kept (rejects.py). Those of a load that was killed are what it leaves of its rows, too:
+files that no commit names, which VACUUM removes.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock.pipeline.etl import fitting
-from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, Declared
+from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, RESERVED, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
-from penstock.pipeline.etl.events import REJECT, REJECT_TYPE
+from penstock.pipeline.etl.events import NO_CONSTRAINTS, REJECT, REJECT_TYPE, Constraints
 from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
@@ -35,6 +36,9 @@ TABLE_PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.enableDeletionVectors": "false",
 }
+MAPPING = "delta.columnMapping.mode"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+CONSTRAINT = "delta.constraints."  # begins the property of a CHECK constraint
 POSITION_DDL = ", ".join(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())
 
 
@@ -110,6 +114,22 @@ class Transaction:
         document: dict[str, Any] = json.loads(self._transaction.metadata().json())
         return document
 
+    def constraints(self, declared: Declared) -> Constraints:
+        """The CHECK constraints that somebody gave the table; it has none before its first commit."""
+        from pyspark.sql.types import StructType
+
+        if self._is_new:
+            return NO_CONSTRAINTS
+        metadata = self._metadata()["metaData"]
+        conditions = {
+            key.removeprefix(CONSTRAINT): value
+            for key, value in metadata["configuration"].items()
+            if key.startswith(CONSTRAINT)
+        }
+        there = {name.lower() for name in declared.types} | RESERVED
+        fields = StructType.fromJson(json.loads(metadata["schemaString"])).fields
+        return Constraints(conditions, {each.name: each.dataType for each in fields if each.name.lower() not in there})
+
     def write(self, records: Any) -> Written:
         """Write the data files of the records, good rows and others (a frame with the columns of `events.written_columns`);
         none is visible before `commit`, and those of the others never. A reload's rows are taken out of the files that they
@@ -117,10 +137,17 @@ class Transaction:
         writer = self._begin()
         if not self._is_new:
             document = self._metadata()
-            schema = json.loads(document["metaData"]["schemaString"])
+            metadata = document["metaData"]
+            schema = json.loads(metadata["schemaString"])
             marked = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(f"{REJECT} {REJECT_TYPE}")
-            schema["fields"] = [field | {"nullable": True} for field in schema["fields"]] + json.loads(marked.json())["fields"]
-            document["metaData"]["schemaString"] = json.dumps(schema)
+            added = json.loads(marked.json())["fields"]
+            if metadata["configuration"].get(MAPPING, "none") != "none":
+                _name_as_they_are(added)
+            schema["fields"] = [field | {"nullable": True} for field in schema["fields"]] + added
+            metadata["schemaString"] = json.dumps(schema)
+            metadata["configuration"] = {
+                key: value for key, value in metadata["configuration"].items() if not key.startswith(CONSTRAINT)
+            }
             writer.updateMetadata(self._action(document), False)
         rows, rejects, reject_files, kept = 0, 0, [], []
         actions = self._write(writer, records, self._mode.Append, {}).iterator()
@@ -160,11 +187,11 @@ class Transaction:
         return command.write(transaction, self._session, self._none, False)
 
     def read_rejects(self, written: Written) -> Any:
-        """The rejects that were written, as the records that they were."""
+        """The rejects that were written, as `rejects.FOUND` has them."""
         schema = f"{POSITION_DDL}, {REJECT} {REJECT_TYPE}"
         # A table's folder may have letters in its name that would be a pattern.
         files = self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*written.reject_files)
-        return files.select(f"{REJECT}.*", *POSITION_COLUMNS)
+        return files.select(*POSITION_COLUMNS, f"{REJECT}.*")
 
     def remove_rejects(self, written: Written) -> None:
         """Remove the files of rejects, once they are kept elsewhere."""
@@ -206,3 +233,11 @@ class Transaction:
                     f"another process committed to the table first; run it again ({str(error).splitlines()[0]})"
                 ) from None
             raise
+
+
+def _name_as_they_are(fields: list[dict[str, Any]]) -> None:
+    """Let a table with column mapping call new fields in its files what they are called; else each has a random name there."""
+    for field in fields:
+        field["metadata"][PHYSICAL_NAME] = field["name"]
+        if isinstance(field["type"], dict):
+            _name_as_they_are(field["type"]["fields"])

@@ -88,6 +88,8 @@ class Display:
             print(json.dumps(document), flush=True)
             return
         words = f"{f'table {table}: ' if table else ''}night {commit.night} {DID[outcome.did]}: {commit.rows:,} rows"
+        if commit.later:
+            words += f" ({commit.later:,} of records of later days)"
         if commit.nights:
             words += f", with those of {', '.join(commit.nights)}"
         if commit.rejects:

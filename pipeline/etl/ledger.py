@@ -56,7 +56,8 @@ class NightCommit:
     (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
     that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are what the
     logs had right below the ends of its ranges, where that is noted. `decided` are sentences about what a person decided
-    for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them."""
+    for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them.
+    `later` are the rows whose records have timestamps of later days than the night; None where nobody counted them."""
 
     night: str
     run: int
@@ -68,6 +69,7 @@ class NightCommit:
     epochs: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     decided: tuple[str, ...] = field(default=())
     joined: tuple[tuple[int, str], ...] = field(default=())
+    later: int | None = None
 
     @property
     def runs(self) -> list[tuple[int, str]]:
@@ -107,6 +109,7 @@ class NightCommit:
             "epochs": epochs_to_json(self.epochs),
             "decided": list(self.decided),
             "joined": [list(run) for run in self.joined],
+            "later": self.later,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -127,8 +130,9 @@ class NightCommit:
             epochs = epochs_from_json(document.get("epochs", ()))
             decided = tuple(map(str, document.get("decided", ())))
             joined = tuple((int(number), str(plan_id)) for number, plan_id in document.get("joined", ()))
-            plan = str(document.get("plan", WITHOUT_PLAN_ID))
-            return cls(night, run, partitions, missing, topic_id, nights, plan, epochs, decided, joined)
+            plan, later = str(document.get("plan", WITHOUT_PLAN_ID)), document.get("later")
+            later = None if later is None else int(later)
+            return cls(night, run, partitions, missing, topic_id, nights, plan, epochs, decided, joined, later)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
 

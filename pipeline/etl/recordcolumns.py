@@ -28,6 +28,8 @@ class RecordColumn:
     name: str
     type: str
     value: str  # in Spark SQL over the record's parts
+    misfit: str = "FALSE"  # whether the column can't hold what the record has
+    words: str = ""  # what the record's reject says then
 
     @property
     def quoted(self) -> str:
@@ -71,5 +73,5 @@ def _parse_one(text: str, key: str) -> RecordColumn:
     if part == "headers":
         return RecordColumn(name, HEADERS_TYPE, RECORD_HEADERS)
     wanted = header.replace("\\", "\\\\").replace("'", "\\'")
-    last = f"try_element_at(filter({RECORD_HEADERS}, header -> header.key = '{wanted}'), -1).value"
-    return RecordColumn(name, "STRING", f"try_validate_utf8(cast({last} AS STRING))")
+    last = f"cast(try_element_at(filter({RECORD_HEADERS}, header -> header.key = '{wanted}'), -1).value AS STRING)"
+    return RecordColumn(name, "STRING", last, f"NOT is_valid_utf8({last})", f"`{name}` is not UTF-8 in header `{header}`")

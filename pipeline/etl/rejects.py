@@ -25,7 +25,7 @@ Run = tuple[int, str]  # its number and the id of its plan
 
 
 def write(spark: Any, place: Storage, plan: Plan, rejected: Any) -> None:
-    """Replace whatever the plan left before by these rejects (a frame with the columns of `with_reason`)."""
+    """Replace whatever the plan left before by these rejects (a frame with the columns of FOUND)."""
     from pyspark.sql import functions as F
 
     stamps = {"night": F.lit(plan.night), "run": F.lit(plan.run).cast("BIGINT"), "plan": F.lit(plan.id)}

@@ -10,7 +10,7 @@ from penstock.pipeline.etl import events, rejects, rowcounts
 from penstock.pipeline.etl.declared import Declared
 from penstock.pipeline.etl.delta import NOTHING, Transaction
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.etl.ledger import NightCommit, Range, TopicPartition
+from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
 
@@ -32,7 +32,7 @@ class Run:
         self._declared = declared
         self._transaction = Transaction(spark, table, plan, declared)
         self._written = NOTHING
-        self.night = _commit_of(plan, {})
+        self.night = _commit_of(plan, events.NO_COUNTS)
 
     @property
     def rejects(self) -> int:
@@ -44,10 +44,11 @@ class Run:
         plan = self._plan
         if plan.offsets > 0 or plan.reload:
             records = events.read(self._spark, servers, plan, self._declared)
-            counted, counts = events.observe(events.parse(records, self._declared), plan)
+            parsed = events.parse(records, self._declared, self._transaction.constraints(self._declared))
+            counted, counts = events.observe(parsed, plan)
             written = self._transaction.write(counted.selectExpr(*events.written_columns(self._declared)))
-            found = events.collect(counts, plan) if plan.readable else {}
-            read, rows = (sum(each) for each in zip(*found.values(), strict=True)) if found else (0, 0)
+            found = events.collect(counts, plan) if plan.readable else events.NO_COUNTS
+            read, rows = (sum(each[index] for each in found.partitions.values()) for index in range(2))
             if (written.rows, written.rejects) != (rows, read - rows):
                 raise EtlError(
                     f"night {plan.night}: {rows} rows and {read - rows} rejects were read, but {written.rows} and"
@@ -61,8 +62,7 @@ class Run:
         has the bytes of the plan's corrupt batches."""
         plan, found = self._plan, []
         if self._written.rejects:
-            rows = events.with_reason(self._transaction.read_rejects(self._written), self._declared)
-            found.append(rows.select(*rejects.FOUND))
+            found.append(self._transaction.read_rejects(self._written).select(*rejects.FOUND))
         if corrupt:
             found.append(rejects.of_batches(self._spark, zip(plan.corrupt, corrupt, strict=True)))
         rejects.write(self._spark, self._rejects_table, plan, reduce(lambda left, right: left.unionByName(right), found))
@@ -90,12 +90,21 @@ class Run:
         return version
 
 
-def _commit_of(plan: Plan, counts: dict[TopicPartition, tuple[int, int]]) -> NightCommit:
+def _commit_of(plan: Plan, counts: events.Counts) -> NightCommit:
     partitions = {}
     for tp, (start, end) in plan.ranges.items():
-        records, rows = counts.get(tp, (0, 0))
+        records, rows = counts.partitions.get(tp, (0, 0))
         records += sum(batch.records for batch in plan.corrupt if (batch.topic, batch.partition) == tp)
         partitions[tp] = Range(start, end, records, rows, records - rows)
     return NightCommit(
-        plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs, plan.decided
+        plan.night,
+        plan.run,
+        partitions,
+        plan.missing,
+        plan.topic_id,
+        plan.nights,
+        plan.id,
+        plan.epochs,
+        plan.decided,
+        later=counts.later,
     )

@@ -2,8 +2,7 @@
 
 Delta brings none for S3 that knows of a second driver without a database beside it: its S3SingleDriverLogStore asks whether
 the file is there, and then writes it. This one writes by a conditional put. It is Java, since Delta makes it by its class's
-name; Spark's own compiler of expressions, Janino, compiles it in the driver's JVM, so that neither a JDK nor a jar of ours has
-to be there. Only drivers commit, so no executor needs it.
+name. Only drivers commit, so no executor needs it.
 
 It lists the log without `delta.enableFastS3AListFrom`, whatever the settings say: with that Delta 4.4.0 takes files of folders
 inside the log for commits, and fails or reads a wrong snapshot. Delta 4.4.1 mends it.
@@ -11,8 +10,7 @@ inside the log for commits, and fails or reads a wrong snapshot. Delta 4.4.1 men
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from penstock.pipeline.etl.javaclasses import JavaClass
 
 CLASS = "penstock.S3LogStore"
 CONDITION = "fs.option.create.conditional.overwrite"
@@ -21,7 +19,6 @@ FAST_LISTING = "delta.enableFastS3AListFrom"
 REFUSED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
 """What that client makes of the store's answer that the condition doesn't hold."""
 
-# Janino takes generic types for raw ones.
 SOURCE = f"""
 package penstock;
 
@@ -60,11 +57,4 @@ public class S3LogStore extends io.delta.storage.S3SingleDriverLogStore {{
 }}
 """
 
-
-def compile_into(jvm: Any, folder: Path) -> None:
-    """Write the class file into a folder that is on the JVM's class path."""
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.cook(SOURCE)
-    target = folder.joinpath(*CLASS.split(".")).with_suffix(".class")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(bytes(compiler.getBytecodes().get(CLASS)))
+STORE = JavaClass(CLASS, SOURCE)

@@ -7,6 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock import log
 from penstock.config import Config
 from penstock.pipeline.etl import maven, s3logstore
 from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.eventreader import READER
 from penstock.pipeline.etl.jars import spark_jars
 from penstock.pipeline.etl.jvm import JVM, check_java
 
@@ -26,6 +28,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
+    # Not as INT96, which holds the years 1677 to 2262 for most readers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A task's rows are of few days: a file open for each costs less than sorting the rows, in time and in memory.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -55,6 +59,7 @@ SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # them and of memory. Spark's classes alone need more metaspace than a JVM takes before it collects garbage for it.
 LARGE_JVM = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
 SMALL_OFFSETS = 500_000
+CLASSES = "classes"  # the folder of ours
 
 
 def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any:
@@ -70,9 +75,15 @@ def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any
     for name, value in ({"spark.sql.session.timeZone": time_zone} | settings).items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        with ThreadPoolExecutor(1) as beside:  # a session takes as long to start as the class to compile
+            loading = beside.submit(READER.load_into, jvm(), folder / CLASSES)
+            spark = builder.getOrCreate()
+            loading.result()
+        if not _in_driver(str(spark.sparkContext.master)):
+            spark.sparkContext._jsc.addJar(str(READER.pack(folder / CLASSES).absolute()))
     except Exception as error:  # noqa: BLE001  (pyspark raises several kinds, all mean the same here)
         raise EtlError(f"Spark did not start: {cause(error)}") from None
+    return spark
 
 
 def gateway(config: Config, folder: Path) -> Any:
@@ -115,15 +126,17 @@ def array(kind: Any, values: list[Any]) -> Any:
 
 def _start_jvm(config: Config, folder: Path, offsets: int | None) -> dict[str, str]:
     """Start the JVM unless there is one, for about so many records (None: nobody knows yet); what Spark is to be told."""
+    from pyspark.logger import PySparkLogger
+
     check_java()
     given = _given(config)
-    remote_tasks = re.match(r"local(\[|$)", given.get("spark.master", "local")) is None
+    remote_tasks = not _in_driver(given.get("spark.master", "local"))
     on_s3 = any(str(value).startswith("s3a://") for value in config.values())
     try:
         jars = [str(path) for path in spark_jars(s3a=on_s3)]
     except maven.MavenError as error:
         raise EtlError(f"Spark lacks its jars (`python -m penstock.pipeline.etl.jars` fetches them ahead): {error}") from None
-    (folder / "classes").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     quiet = folder / "log4j2.properties"
     quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")
     # As a URI, since Spark splits the options at blanks.
@@ -134,19 +147,23 @@ def _start_jvm(config: Config, folder: Path, offsets: int | None) -> dict[str, s
         chosen = SMALL_JVM if small else LARGE_JVM
     java_options = f"{chosen} -Dlog4j2.configurationFile={quiet.absolute().as_uri()}"
     settings = SETTINGS | (S3A if on_s3 else {}) | ({} if remote_tasks else ALONE) | given
-    classes = folder / "classes"
-    classpath = [*jars, *([str(classes)] if on_s3 else [])]
-    settings |= {"spark.driver.extraClassPath": ":".join(classpath), "spark.driver.extraJavaOptions": java_options}
+    settings |= {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": java_options}
     if remote_tasks:
         settings["spark.jars"] = ",".join([*jars, *filter(None, [given.get("spark.jars")])])
-    # PySpark's client logs a lost JVM by the root logger, with tracebacks; we say it in a sentence.
+    # PySpark's client logs a lost JVM, and an expression that Spark refuses, with tracebacks; we say it in a sentence.
     logging.root.addHandler(logging.NullHandler())
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     # Secrets go by the connection to the JVM, never by its command line.
     secrets = config.secrets()
     JVM.start({name: value for name, value in settings.items() if name not in secrets}, folder)
     if on_s3:
-        s3logstore.compile_into(jvm(), classes)
+        s3logstore.STORE.load_into(jvm(), folder / CLASSES)
     return settings
+
+
+def _in_driver(master: str) -> bool:
+    """Whether tasks run in the driver's process, by Spark's master."""
+    return re.match(r"local(\[|$)", master) is not None
 
 
 def _given(config: Config) -> dict[str, str]:

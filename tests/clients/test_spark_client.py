@@ -49,7 +49,7 @@ def test_spark_writes_reads_and_streams(
     config.write_text(
         f"bootstrap.servers={broker.bootstrap}\nsource.A.bootstrap.servers={broker.bootstrap}\ntopics=events\n"
         f"penstock.dedupe.data={tmp_path}/ids\npenstock.etl.table={tmp_path}/table\n"
-        "penstock.etl.schema=id STRING\npenstock.etl.event.day=current_date()\n"
+        "penstock.etl.schema=id STRING\npenstock.etl.event.day=date(timestamp)\n"
     )
     arguments = [broker.bootstrap, new_topic("spark"), str(config), str(tmp_path / "spark")]
     done = subprocess.run([sys.executable, "-c", JOB, *arguments], capture_output=True, text=True, timeout=550, check=False)

@@ -43,7 +43,7 @@ def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, mon
         path.write_text(
             f"bootstrap.servers={address}\nsource.EWR.bootstrap.servers={address}\ntopics=t\n"
             f"penstock.dedupe.data={tmp_path}/ids\npenstock.etl.table={tmp_path}/table\n"
-            "penstock.etl.schema=a INT\npenstock.etl.event.day=current_date()\n"
+            "penstock.etl.schema=a INT\npenstock.etl.event.day=date(timestamp)\n"
         )
         asked = [*words.split(), *COMMANDS[words].split(), "--config", str(path), "--timeout", "0.3"]
         result = CliRunner().invoke(root, asked)

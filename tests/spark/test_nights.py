@@ -22,12 +22,23 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from penstock import failpoints
-from penstock.config import Config
+from penstock.config import Config, ConfigError
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.sender import Sender
-from penstock.pipeline.etl import declared, delta, places, plan, ready, rowcounts, session, table
+from penstock.pipeline.etl import (
+    declared,
+    delta,
+    places,
+    plan,
+    ready,
+    rowcounts,
+    session,
+    sqlfunctions,
+    table,
+    valuerules,
+)
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
@@ -151,33 +162,40 @@ def test_a_second_run_adds_nothing_and_restores_the_marker(world: World, run: Ru
     assert deltalake.DeltaTable(world.table).version() == version
 
 
+def misfit(place: str, shown: str, kind: str) -> str:
+    """What a reject says of a value that its column doesn't take."""
+    return f"`{place}` is {shown}, and {kind} takes {valuerules.rule_of(kind).takes}"
+
+
 BAD_VALUES: dict[bytes | None, str] = {
     None: "no value",
-    b"": "not one JSON object",
-    b"null": "not one JSON object",
-    b"7": "not one JSON object",
-    b"[]": "not one JSON object",
-    b'[{"id": "a", "day": "2013-01-01"}]': "not one JSON object",
-    b'{"id": "a"': "not one JSON object",
-    b"{'id': 'a', 'day': '2013-01-01'}": "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01"} x': "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01"}{"id": "b"}': "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01"},{"id": "b", "day": "2013-01-01"}': "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01"}}': "not one JSON object",
-    b"null}": "not one JSON object",
-    b"[]}": "not one JSON object",
-    b'{"id": "a}': "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01", "x": {}} {}': "not one JSON object",
-    b'{"id": "a", "day": "2013-01-01", "x": {}, "seconds": []}': "`seconds` is not INT",
-    b'{"id": "a", "day": "2013-01-01", "seconds": NaN}': "not one JSON object",
-    b'{"id": "a", "x": ' + b"[" * 3000 + b"]" * 3000 + b"}": "not one JSON object",
+    b"": "not one JSON object: the value is empty",
+    b"null": "not one JSON object: it is null",
+    b"7": "not one JSON object: it is 7",
+    b"[]": "not one JSON object: it is []",
+    b'[{"id": "a", "day": "2013-01-01"}]': 'not one JSON object: it is [{"id": "a", "day": "2013-01-01"}]',
+    b'{"id": "a"': "not one JSON object: it ends in the middle, after 10 bytes",
+    b"{'id': 'a', 'day': '2013-01-01'}": "not one JSON object: byte 1 is `'`, where a name in double quotes should be",
+    b'{"id": "a", "day": "2013-01-01"} x': "not one JSON object: more follows its end at byte 33",
+    b'{"id": "a", "day": "2013-01-01"}{"id": "b"}': "not one JSON object: more follows its end at byte 32",
+    b'{"id": "a", "day": "2013-01-01"},{"id": "b", "day": 1}': "not one JSON object: more follows its end at byte 32",
+    b'{"id": "a", "day": "2013-01-01"}}': "not one JSON object: more follows its end at byte 32",
+    b"null}": "not one JSON object: it is null",
+    b"[]}": "not one JSON object: it is []",
+    b'{"id": "a}': "not one JSON object: it ends in the middle, after 10 bytes",
+    b'{"id": "a", "day": "2013-01-01", "x": {}} {}': "not one JSON object: more follows its end at byte 42",
+    b'{"id": "a", "day": "2013-01-01", "x": {}, "seconds": []}': misfit("seconds", "[]", "INT"),
+    b'{"id": "a", "day": "2013-01-01", "seconds": NaN}': "not one JSON object: NaN at byte 44 is no JSON value",
+    b'{"id": "a", "x": ' + b"[" * 3000 + b"]" * 3000 + b"}": "not one JSON object: it is nested deeper than 1000 at byte 1016",
     b'{"id": "\xff", "day": "2013-01-01"}': "not UTF-8",
     b'{"day": "2013-01-01"}': "`id` is missing",
     b'{"id": null, "day": "2013-01-01"}': "`id` is missing",
     b'{"ID": "a", "day": "2013-01-01"}': "`id` is missing",
-    b'{"id": "a", "day": "2013-01-01", "seconds": "7"}': "`seconds` is not INT",
-    b'{"id": "a", "day": "2013-01-01", "seconds": 99999999999}': "`seconds` is not INT",
-    b'{"id": "a", "day": "yesterday", "seconds": 1.5}': "`day` is not DATE, `seconds` is not INT",
+    b'{"id": "a", "day": "2013-01-01", "seconds": "7"}': misfit("seconds", '"7"', "INT"),
+    b'{"id": "a", "day": "2013-01-01", "seconds": 99999999999}': misfit("seconds", "99999999999", "INT"),
+    b'{"id": "a", "day": "yesterday", "seconds": 1.5}': "; ".join(
+        [misfit("day", '"yesterday"', "DATE"), misfit("seconds", "1.5", "INT")]
+    ),
     b'{"id": "a"}': "no event day",
     b'{"id": "a", "day": null}': "no event day",
 }
@@ -230,28 +248,29 @@ TYPED = (
     " DECIMAL(9, 2)>>>, box STRUCT<`a-size`: DECIMAL(4, 1), days: ARRAY<DATE>>"
 )
 MISFITS = {
-    b'{"id": "a", "day": "2013-01-01", "price": 1.239}': "`price` does not fit DECIMAL(9, 2)",
-    b'{"id": "a", "day": "2013-01-01", "price": 12345678.5}': "`price` is not DECIMAL(9, 2)",
-    b'{"id": "a", "day": "2013-01-01", "at": 1356998400000}': "`at` is not TIMESTAMP",
-    b'{"id": "a", "day": "2013-01-01", "at": 1356998400}': "`at` is not TIMESTAMP",
-    b'{"id": "a", "day": "2013-01-01", "at": "soon"}': "`at` is not TIMESTAMP",
-    b'{"id": "a", "day": "2013-01-01", "at": {"s": 1}}': "`at` is not TIMESTAMP",
-    b'{"id": "a", "day": "2013-01-01", "at": "+55000-01-01"}': "`at` lies outside of the years 1 to 9999",
-    b'{"id": "a", "day": "55000-01-01"}': "`day` lies outside of the years 1 to 9999",
-    b'{"id": "a", "day": "2013-01-01", "legs": [{}, null, {"fares": {"x": 1.5, "y": 1.239}}]}': (
-        "`legs[].fares[]` does not fit DECIMAL(9, 2)"
+    b'{"id": "a", "day": "2013-01-01", "price": 1.239}': misfit("price", "1.239", "DECIMAL(9, 2)"),
+    b'{"id": "a", "day": "2013-01-01", "price": 12345678.5}': misfit("price", "12345678.5", "DECIMAL(9, 2)"),
+    b'{"id": "a", "day": "2013-01-01", "at": 1356998400000}': misfit("at", "1356998400000", "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "at": 1356998400}': misfit("at", "1356998400", "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "at": "2013-01-01"}': misfit("at", '"2013-01-01"', "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "at": "soon"}': misfit("at", '"soon"', "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "at": {"s": 1}}': misfit("at", '{"s": 1}', "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "at": "+55000-01-01"}': misfit("at", '"+55000-01-01"', "TIMESTAMP"),
+    b'{"id": "a", "day": "55000-01-01"}': misfit("day", '"55000-01-01"', "DATE"),
+    b'{"id": "a", "day": "2013-01-01", "legs": [{}, null, {"fares": {"x": 1.5, "y": 1.239}}]}': misfit(
+        "legs[].fares[]", "1.239", "DECIMAL(9, 2)"
     ),
-    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "2013-01-01T12:00:00Z"}, {"at": 1356998400}]}': (
-        "`legs[].at` is not TIMESTAMP"
+    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "2013-01-01T12:00:00Z"}, {"at": 1356998400}]}': misfit(
+        "legs[].at", "1356998400", "TIMESTAMP"
     ),
-    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "soon"}]}': "`legs[].at` is not TIMESTAMP",
-    b'{"id": "a", "day": "2013-01-01", "box": {"a-size": 1.25}}': "`box.a-size` does not fit DECIMAL(4, 1)",
-    b'{"id": "a", "day": "2013-01-01", "box": {"days": ["55000-01-01"]}}': "`box.days[]` lies outside of the years 1 to 9999",
+    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "soon"}]}': misfit("legs[].at", '"soon"', "TIMESTAMP"),
+    b'{"id": "a", "day": "2013-01-01", "box": {"a-size": 1.25}}': misfit("box.a-size", "1.25", "DECIMAL(4, 1)"),
+    b'{"id": "a", "day": "2013-01-01", "box": {"days": ["55000-01-01"]}}': misfit("box.days[]", '"55000-01-01"', "DATE"),
 }
 FITS = {
     b'{"id": "1", "day": "2013-01-01", "at": "2013-01-01T12:00:00.5Z", "price": 1.2}': ("2013-01-01T12:00:00.500000", "1.20"),
     b'{"id": "2", "day": "2013-01-01", "at": null, "price": "-1234567.89"}': (None, "-1234567.89"),
-    b'{"id": "3", "day": "2013-01-01", "at": "2013-01-01", "price": 1e2}': ("2013-01-01T00:00:00", "100.00"),
+    b'{"id": "3", "day": "2013-01-01", "at": "2013-01-01 00:00", "price": 1e2}': ("2013-01-01T00:00:00", "100.00"),
     b'{"id": "4", "day": "2013-01-01", "price": 1, "legs": [null, {"at": null}, {"at": "2013-01-02T01:00:00Z", '
     b'"fares": {"x": 1.5, "y": null}}], "box": {"a-size": 100.5, "days": ["2013-01-03", null]}}': (None, "1.00"),
 }
@@ -331,27 +350,109 @@ def test_what_stands_beside_a_records_value_is_a_column_on_request(world: World,
     assert (first["key"], first["value"]) == (7, "v")
     asked = "key AS record_key, headers, header:dc AS source, header:trace"
     world.write_config(penstock_etl_schema=f"{SCHEMA}, key INT, value STRING", penstock_etl_record_columns=asked)
-    sent: list[tuple[str, bytes | None]] = [("dc", b"EWR"), ("trace", b"\xff"), ("dc", b"JFK"), ("none", None)]
+    sent: list[tuple[str, bytes | None]] = [
+        ("dc", b"EWR"),
+        ("trace", b"\xfft"),
+        ("trace", b"t"),
+        ("dc", b"JFK"),
+        ("none", None),
+    ]
     world.send("2013-01-02", [b'{"id": "2", "day": "2013-01-02"}', b'{"id": 3, "key": "bad"}'], headers=sent)
     world.send("2013-01-02", [b'{"id": "4", "day": "2013-01-02"}'])
+    world.send("2013-01-02", [b'{"id": "5", "day": "2013-01-02"}'], headers=[("dc", b"EW\xff")])
     world.arrive()
     commit = run("2013-01-02", clock="wall").commit
-    assert (commit.rows, commit.rejects) == (2, 1)
-    (reject,) = rejects(world)
-    assert (reject["reason"], reject["key"], reject["value"]) == ("`key` is not INT", b"k", b'{"id": 3, "key": "bad"}')
+    assert (commit.rows, commit.rejects) == (2, 2)
+    assert {reject["value"]: (reject["reason"], reject["key"]) for reject in rejects(world)} == {
+        b'{"id": 3, "key": "bad"}': (misfit("key", '"bad"', "INT"), b"k"),
+        b'{"id": "5", "day": "2013-01-02"}': ("`source` is not UTF-8 in header `dc`", b"k"),
+    }
     found = {row["id"]: (row["record_key"], row["headers"], row["source"], row["trace"]) for row in rows(world)}
     headers = [{"key": name, "value": value} for name, value in sent]
-    assert found == {"1": (None, None, None, None), "2": (b"k", headers, "JFK", None), "4": (b"k", None, None, None)}
+    assert found == {"1": (None, None, None, None), "2": (b"k", headers, "JFK", "t"), "4": (b"k", None, None, None)}
 
 
-def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) -> None:
+def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """In a sentence, without Spark's own words on standard error."""
     world.events("2013-01-01", 4)
     world.arrive()
     world.write_config(penstock_etl_event_day="no_such_function(day)")
-    with pytest.raises(EtlError, match=r"`penstock\.etl\.schema` or `penstock\.etl\.event\.day`: Spark failed"):
+    with pytest.raises(ConfigError, match="calls `no_such_function`, which is no function of Spark SQL"):
         run("2013-01-01", clock="wall")
+    world.write_config(penstock_etl_event_day="date(day, 3)")
+    capfd.readouterr()
+    with pytest.raises(EtlError, match=r"`penstock\.etl\.schema` or `penstock\.etl\.event\.day`: Spark failed: [^\n]+\Z"):
+        run("2013-01-01", clock="wall")
+    assert "at org.apache.spark" not in "".join(capfd.readouterr())
     world.write_config()
     assert run("2013-01-01", clock="wall").commit.rows == 4
+
+
+def test_the_functions_of_an_event_day_are_those_of_spark(spark: Any) -> None:
+    registry = spark._jsparkSession.sessionState().functionRegistry()
+    listed = registry.listFunction()
+    groups: dict[str, str] = {}
+    for index in range(listed.size()):
+        name = listed.apply(index)
+        info = registry.lookupFunction(name)
+        if name.funcName().isidentifier():
+            groups[name.funcName()] = str(info.get().getGroup())
+    of_rows = {name for name, group in groups.items() if group in ("agg_funcs", "window_funcs", "generator_funcs")}
+    assert of_rows | {"window", "window_time", "session_window"} == sqlfunctions.OF_ROWS
+    assert groups.keys() - sqlfunctions.OF_ROWS == sqlfunctions.OF_A_ROW | sqlfunctions.CHANGING
+    assert not sqlfunctions.OF_A_ROW & sqlfunctions.CHANGING
+
+
+def test_what_a_constraint_of_the_table_refuses_is_a_reject(world: World, run: Run, spark: Any) -> None:
+    """A record that is no row never meets the constraint; nor does it matter that one asks for a column declared no longer."""
+    world.send("2013-01-01", [b'{"id": "1", "day": "2013-01-01", "seconds": 1, "note": "n"}'])
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    for name, condition in (("positive", "seconds > 0"), ("noted", "note IS NULL OR length(note) < 4")):
+        spark.sql(f"ALTER TABLE delta.`{world.table}` ADD CONSTRAINT {name} CHECK ({condition})")
+    world.write_config(penstock_etl_schema="id STRING NOT NULL, day DATE, seconds INT")
+    sent = [b'{"id": "2", "day": "2013-01-02", "seconds": 2}', b"bad", b'{"id": "3", "day": "2013-01-02", "seconds": 0}']
+    world.send("2013-01-02", [*sent, b'{"id": "4", "day": "2013-01-02"}'])
+    world.arrive()
+    commit = run("2013-01-02", clock="wall").commit
+    assert (commit.rows, commit.rejects) == (1, 3)
+    refused = "the table's constraint `positive` (seconds > 0) is not true of the row"
+    assert {reject["value"]: reject["reason"] for reject in rejects(world)} == {
+        b"bad": "not one JSON object: bad at byte 0 is no JSON value",
+        sent[2]: refused,
+        b'{"id": "4", "day": "2013-01-02"}': refused,
+    }
+    again = run("2013-01-02", reload=True).commit
+    assert (again.rows, again.rejects) == (1, 3)
+    assert {row["id"]: row["note"] for row in rows(world)} == {"1": "n", "2": None}
+    with pytest.raises(Exception, match="CHECK constraint"):
+        spark.sql(f"UPDATE delta.`{world.table}` SET seconds = 0")
+
+
+def test_a_reject_is_kept_whole_where_the_table_has_column_mapping(world: World, run: Run, spark: Any) -> None:
+    world.events("2013-01-01", 2)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    mapping = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.sql(f"ALTER TABLE delta.`{world.table}` SET TBLPROPERTIES ({mapping})")
+    world.send("2013-01-02", [b"bad", b'{"id": "good", "day": "2013-01-02"}'])
+    world.arrive()
+    run("2013-01-02", clock="wall")
+    (reject,) = rejects(world)
+    assert (reject["key"], reject["value"]) == (b"k", b"bad")
+    assert reject["reason"] == "not one JSON object: bad at byte 0 is no JSON value"
+    assert spark.read.format("delta").load(world.table).where("id = 'good'").count() == 1
+
+
+def test_a_night_says_how_many_of_its_rows_are_of_later_days(world: World, run: Run) -> None:
+    world.events("2013-01-01", 4)
+    world.events("2013-01-01", 2, start=4)
+    world.events("2013-01-02", 3)
+    world.send("2013-01-03", [b"bad", b'{"id": "late", "day": "2012-12-31"}'])
+    world.arrive()
+    first = run("2013-01-01").commit
+    assert (first.rows, first.rejects, first.later) == (10, 1, 4)
+    assert table.committed(world.storage) == [first]
 
 
 def corrupt_batch(day: str, records: int) -> bytes:
@@ -371,6 +472,39 @@ def far_batch(day: str, time_ms: int) -> bytes:
     for at_ms in (time_ms, day_ms(day)):
         assert builder.append(b"k", b'{"id": "far", "day": "2013-01-01"}', at_ms)
     return builder.build()
+
+
+def test_the_time_of_a_record_is_one_that_readers_have(
+    make_broker: Callable[..., BrokerProcess], tmp_path: Path, spark: Any
+) -> None:
+    """One that readers can't have is a reject; a record without a time has none."""
+    any_time = {"log.message.timestamp.after.max.ms": (1 << 63) - 1}
+    broker = make_broker(**{"log.retention.ms": -1, "penstock.validate.records": "headers", **any_time})
+    world = World(broker.bootstrap, tmp_path)
+    first_ms, last_ms = -2_208_988_800_000, 253_402_300_799_999  # of the years 1900 to 9999
+    builder = BatchBuilder(0, any_time=True)
+    for time_ms in (-1, first_ms, last_ms, first_ms - 1, last_ms + 1):
+        assert builder.append(b"k", b'{"id": "%d", "day": "2013-01-01"}' % time_ms, time_ms)
+
+    async def send(batch: bytes) -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await Sender(admin, idempotent=False).submit((f"{world.topic}.deduped", 0), [batch])
+
+    asyncio.run(send(builder.build()))
+    world.arrive()
+    one = Loading(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    commit = one.night(parse_night("2013-01-01")).commit
+    one.close()
+    assert (commit.rows, commit.rejects, commit.later) == (3, 2, 1)
+    assert {row["id"]: None if row["timestamp"] is None else row["timestamp"].isoformat() for row in rows(world)} == {
+        "-1": None,
+        str(first_ms): "1900-01-01T00:00:00+00:00",
+        str(last_ms): "9999-12-31T23:59:59.999000+00:00",
+    }
+    assert {(reject["reason"], reject["timestamp"]) for reject in rejects(world)} == {
+        ("the record has a time before the year 1900", None),
+        (f"the record has the time {last_ms + 1} ms, after the year 9999", None),
+    }
 
 
 def test_batches_that_cannot_be_read_are_rejected_and_the_night_goes_on(

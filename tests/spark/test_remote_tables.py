@@ -83,7 +83,7 @@ def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
         jvm.close()
     expected = [f"{NIGHTS[0]}/{n}" for n in range(30)] + [f"{NIGHTS[1]}/{n}" for n in range(len(IN_A_NIGHT))]
     assert found["ids"] == sorted(expected)
-    assert found["reasons"] == ["no value", "not one JSON object"]
+    assert found["reasons"] == ["no value", "not one JSON object: bad at byte 0 is no JSON value"]
     assert [night for night, *_ in found["nights"]] == NIGHTS
     assert found["ready"] == [rows for _, _, rows, _ in found["nights"]]
     assert found["audited"] == len(expected)
@@ -109,7 +109,11 @@ def test_of_two_machines_that_load_one_night_one_commits(world: World, tmp_path:
         first.kill()
     found = look(world.config)
     assert found["ids"] == sorted(f"{NIGHTS[0]}/{n}" for n in range(20))
-    assert (found["reasons"], len(found["nights"]), found["ready"]) == (["not one JSON object"], 1, [20])
+    assert (found["reasons"], len(found["nights"]), found["ready"]) == (
+        ["not one JSON object: bad at byte 0 is no JSON value"],
+        1,
+        [20],
+    )
 
 
 def test_executors_of_a_cluster_write_there(world: World, tmp_path: Path) -> None:
@@ -126,7 +130,11 @@ def test_executors_of_a_cluster_write_there(world: World, tmp_path: Path) -> Non
     finally:
         cluster.stop()
     assert found["ids"] == sorted(f"{NIGHTS[0]}/{n}" for n in range(100))
-    assert (found["audited"], found["ready"], found["reasons"]) == (100, [100], ["not one JSON object"])
+    assert (found["audited"], found["ready"], found["reasons"]) == (
+        100,
+        [100],
+        ["not one JSON object: bad at byte 0 is no JSON value"],
+    )
 
 
 def test_commits_on_s3_are_listed_whole_whatever_the_settings_say(tmp_path: Path) -> None:

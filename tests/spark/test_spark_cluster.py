@@ -70,4 +70,8 @@ def test_executors_that_die_and_tasks_that_run_twice_change_nothing(
     assert (told["did"], told["rows"], told["rejects"]) == ("loaded", ROWS, 1)
     found = look(world.config)
     assert found["ids"] == sorted(f"{NIGHT}/{number}" for number in range(ROWS))
-    assert (found["audited"], found["ready"], found["reasons"]) == (ROWS, [ROWS], ["not one JSON object"])
+    assert (found["audited"], found["ready"], found["reasons"]) == (
+        ROWS,
+        [ROWS],
+        ["not one JSON object: bad at byte 0 is no JSON value"],
+    )

@@ -27,6 +27,7 @@ Worlds: topics, a stage between them, a ledger of what was sent
 - `dedupe_world`: an input topic and a dedupe stage
 - `etl_world`: a pipeline whose positions are set by hand
 - `table_look`: what a table holds, wherever it lies
+- `valuecorpus`: which JSON values a column of each type takes, case by case
 - `store_ages`: an id store under a clock that is set ahead, and what its ids' ages say
 - `dedupe_rot`: batches that are right by header and corrupt inside
 

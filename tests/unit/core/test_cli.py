@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> Path:
         tmp_path / "pipeline.properties",
         {"bootstrap.servers": "127.0.0.1:1", "source.a.bootstrap.servers": "127.0.0.1:1", "topics": "t",
          "penstock.dedupe.data": tmp_path / "dedupe", "penstock.etl.table": tmp_path / "table",
-         "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "current_date()"},
+         "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "date(timestamp)"},
     )  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def test_a_check_says_one_thing_once(changed: dict[str, str | None], said: str, 
     given = {
         "bootstrap.servers": "target:1", "source.a.bootstrap.servers": "a:1", "topics": "t",
         "penstock.dedupe.data": tmp_path / "dedupe", "penstock.etl.table": tmp_path / "table",
-        "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "current_date()",
+        "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "date(timestamp)",
     }  # fmt: skip
     texts = {name: text for name, text in {**given, **changed}.items() if text is not None}
     result = CliRunner().invoke(root, ["check", "--config", str(write_properties(tmp_path / "p.properties", texts))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.cli import root
 from penstock.config import ConfigError
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline import job
+from penstock.pipeline.etl import columntypes, valuerules
 from support.stages import write_properties
 
 SOURCE = {"source.EWR.bootstrap.servers": "ewr:9092"}
@@ -23,7 +25,7 @@ OWN: dict[str, dict[str, str]] = {
         **SOURCE,
         "penstock.etl.table": "table",
         "penstock.etl.schema": "id STRING",
-        "penstock.etl.event.day": "current_date()",
+        "penstock.etl.event.day": "date(timestamp)",
     },
     "audit": {"bootstrap.servers": "target:9092", "topics": "flights", **SOURCE, "penstock.etl.table": "table"},
 }
@@ -119,7 +121,18 @@ def test_the_page_of_properties_is_the_table() -> None:
     assert sum(line.startswith("| `") for line in done.output.splitlines()) == len(job.SCHEMA.properties)
 
 
-RAW = {"etl.raw.topic": "clicks", "etl.raw.table": "raw", "etl.raw.schema": "id STRING", "etl.raw.event.day": "current_date()"}
+def test_the_page_of_types_is_made_from_the_rules() -> None:
+    page = Path(__file__).parents[3] / "pipeline" / "TYPES.md"
+    done = CliRunner().invoke(root, ["config", "--types", "--markdown"])
+    assert done.output == page.read_text(), "`penstock config --types --markdown > pipeline/TYPES.md` writes it"
+    rules = json.loads(CliRunner().invoke(root, ["config", "--types", "--json"]).output)
+    assert rules["BOOLEAN"] == "`true` or `false`"
+    listed = {name.partition("(")[0].partition("<")[0] for names in valuerules.SHOWN for name in names}
+    assert listed == {*columntypes.SIMPLE, *columntypes.DECIMALS, "ARRAY", "MAP", "STRUCT"}
+    assert CliRunner().invoke(root, ["config", "--types", "etl"]).exit_code == 2
+
+
+RAW = {"etl.raw.topic": "clicks", "etl.raw.table": "raw", "etl.raw.schema": "id STRING", "etl.raw.event.day": "date(timestamp)"}
 
 
 def test_a_file_may_describe_several_tables(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("id ARRAY<INT, INT>", "2 types"),
         ("id MAP<STRING, STRUCT<a: INTT>>", "`INTT`"),
         ("price DECIMAL(39, 2)", "1 to 38 digits"),
+        ("id MAP<INT, STRING>", "keys of type INT, and names in JSON are strings: declare MAP<STRING, ...>"),
+        ("id ARRAY<STRUCT<a: INT, A: INT>>", "`a` twice"),
         ("stops ARRAY<STRUCT<at: STRING NOT NULL>>", "`at` can't be NOT NULL"),
         ("`odd name` INT", "`odd name` has ' ' in it, which Delta takes in no name"),
         ("at STRUCT<`lat;`: DOUBLE>", "`lat;` has ';'"),
@@ -90,10 +92,15 @@ def test_columns_of_the_record_that_can_not_be_are_refused(asked: list[str], why
         "case when day is null then date(timestamp) else day end",
         "date(place.seen)",
         "date(from_utc_timestamp(at, 'Asia/Tokyo'))",
+        "coalesce(to_date(`odd-day`), place.Seen, element_at(places.seen, 1), date(named.any.seen))",
+        "cast(substring(cast(unix_timestamp(at) AS STRING), 1, 10) AS DECIMAL(10, 0))",
+        "date(timestampadd(HOUR, 1, at))",
+        "current_date",
     ],
 )
 def test_an_event_day_over_the_columns_is_taken(text: str) -> None:
-    schema = "day DATE, `odd-day` STRING, at TIMESTAMP, place STRUCT<seen: TIMESTAMP>"
+    schema = "day DATE, `odd-day` STRING, at TIMESTAMP, place STRUCT<seen: TIMESTAMP>, current_date DATE"
+    schema += ", places ARRAY<STRUCT<seen: TIMESTAMP>>, named MAP<STRING, STRUCT<seen: TIMESTAMP>>"
     assert parse(schema, text).event_day == text
 
 
@@ -108,8 +115,18 @@ def test_an_event_day_over_the_columns_is_taken(text: str) -> None:
         ("date(day))", "a `\\)` too many"),
         ("to_date(day, 'yyyy)", "a `'` too many"),
         ("number", "from which no day can be taken"),
+        ("no_such_function(day)", "calls `no_such_function`, which is no function of Spark SQL"),
+        ("to_dat(day)", "calls `to_dat`, which is no function of Spark SQL; did you mean `to_date`"),
+        ("max(day)", "calls `max`, which isn't a function of one row"),
+        ("explode(array(day))", "calls `explode`, which isn't a function of one row"),
+        ("coalesce(day, current_date())", "calls `current_date`, which gives another value when a night is loaded again"),
+        ("coalesce(day, current_date)", "calls `current_date`, which gives another value"),
+        ("date(place.sen)", "names `place.sen`, and `place` has no field `sen`; did you mean `seen`"),
+        ("date(place.seen.hour)", "`place.seen` has no field `hour`"),
+        ("date(places.sen)", "`places` has no field `sen`"),
+        ("date(day.year)", "`day` has no field `year`"),
     ],
 )
 def test_an_event_day_that_can_not_be_is_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        parse("day DATE, number INT", text)
+        parse("day DATE, number INT, place STRUCT<seen: TIMESTAMP>, places ARRAY<STRUCT<seen: TIMESTAMP>>", text)
