@@ -11,10 +11,12 @@ from typing import IO
 from penstock.dedupe.ids import IdSource
 from penstock.durable import replace_file, sync_folder
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.stages.failures import OperatorNeeded
 
 LOCK = "lock"
 OWNER = "belongs-to"
+LAST_OUTPUT = "last-output"
 DATABASE = "ids"
 SET_ASIDE = "set-aside"
 
@@ -43,7 +45,7 @@ def check_owner(folder: Path, owner: str, way_on: str) -> None:
 
 
 class StoreFolder:
-    """`<data>/<topic>-<partition>`: a lock, the name of the output that the ids are of, and the database."""
+    """`<data>/<topic>-<partition>`: a lock, the name of the output that the ids are of, a batch of it, and the database."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,6 +92,23 @@ class StoreFolder:
             write_owner(self.path, owner)
         check_owner(self.path, owner, f"set `penstock.dedupe.id` as it was, or {to_rebuild}")
 
+    def note_output(self, mark: BatchMark) -> None:
+        """Note durably a batch of the output whose ids the database has, or has next. Raises OSError."""
+        replace_file(self.path / LAST_OUTPUT, (" ".join(map(str, mark)) + "\n").encode())
+
+    def noted_output(self) -> BatchMark | None:
+        """That batch; None where an earlier version had the folder, or nothing was written yet. Raises OSError, OperatorNeeded
+        for a file that isn't one of ours."""
+        try:
+            words = (self.path / LAST_OUTPUT).read_text(encoding="utf-8").split()
+            return BatchMark(*map(int, words))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise OperatorNeeded(
+                f"`{self.path / LAST_OUTPUT}` is damaged: remove it, if nobody has put a copy of the output back"
+            ) from None
+
     def is_held(self) -> bool:
         """Whether a process works in it. Raises FolderError when that can't be seen."""
         try:
@@ -106,7 +125,7 @@ class StoreFolder:
     def set_aside(self) -> Path | None:
         """Move the database away with what it belongs to, so that others take their places; where both are now, to be restored
         like a snapshot. The folder must be locked."""
-        there = [path for path in (self.database, self.path / OWNER) if path.exists()]
+        there = [path for path in (self.database, self.path / OWNER, self.path / LAST_OUTPUT) if path.exists()]
         if not there:
             return None
         folders = (self.path / f"{SET_ASIDE}.{number}" for number in itertools.count(1))

@@ -14,9 +14,10 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.sourcelog import differs
 from penstock.pyx.ids.store import IdStore
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
@@ -71,11 +72,12 @@ async def repair(
     note: Note,
     max_bytes: int,
     committed: DedupePosition,
+    last_output: BatchMark | None,
 ) -> int:
     """Read committed output from where the store is complete to the end; how many records were read.
 
     `tp` is the input partition. `note` puts ids into the store, with the output offset that it is then complete to.
-    `max_bytes` are read at once.
+    `max_bytes` are read at once. `last_output` is the mark of an output batch whose ids the store has.
     Raises UnknownIds when the output no longer has what the store lacks, or has it in a batch that can't be opened and that
     nobody has accepted; OperatorNeeded when it never had what the store has, KafkaError, RocksError.
     """
@@ -86,6 +88,12 @@ async def repair(
         raise OperatorNeeded(
             f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "
             f"at {end}: the topic was cut back; {hints.to_rebuild(tp)}"
+        )
+    why = "" if last_output is None else await differs(admin, output, last_output, last_output.offset + 1)
+    if why:
+        raise OperatorNeeded(
+            f"the store has the ids of another log than `{output[0]}` partition {output[1]} is now: {why}; was a copy put "
+            f"back? Records that the log has lost would be dropped as repeats: {hints.to_rebuild(tp)}"
         )
     unknown = committed.unknown_ids(store.complete_to, start)
     if unknown:

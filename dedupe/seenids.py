@@ -23,8 +23,10 @@ from penstock.failpoints import declare, failpoint
 from penstock.log import Fields
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.stages import hints
-from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
+from penstock.pipeline.stages.sourcelog import batch_before
 from penstock.pyx.ids.store import IdStore, RocksDiskError, RocksError
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
@@ -53,6 +55,7 @@ class SeenIds:
         self._output = output
         self._settings = settings
         self._source = source
+        self._admin: Admin | None = None
         self._store: IdStore | None = None
         self._work: asyncio.Future[Any] | None = None
         self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
@@ -76,7 +79,10 @@ class SeenIds:
             self._memory_since = time.monotonic()
             begins_at = store.complete_to
             turn_bytes = self._settings.turn_bytes
-            await repair(admin, self._tp, self._output, store, self._source, note, turn_bytes, committed)
+            self._admin = admin
+            last = await self._in_thread(self.folder.noted_output)
+            await repair(admin, self._tp, self._output, store, self._source, note, turn_bytes, committed, last)
+            await self._note_output(store.complete_to)
             # What was accepted once is not asked for again; and a disk that took no file is tried before any input is read.
             if self._file_failed or (committed.accepted and store.complete_to > begins_at):
                 await self._spill()
@@ -126,6 +132,7 @@ class SeenIds:
             now_ms = time.time_ns() // 1_000_000
             taken = await self._in_thread(store.add, ids.data, ids.starts, ids.null, complete_to, now_ms, taken)
             if store.is_full() or self._is_due():
+                await self._note_output(complete_to)
                 await self._spill()
             if taken == len(ids.null):
                 return
@@ -155,6 +162,17 @@ class SeenIds:
         await self._in_thread(store.ingest_file)
         failpoint(FILE_INGESTED)
         self._file_failed = False
+
+    async def _note_output(self, complete_to: int) -> None:
+        """Note the output's batch right below an offset, by which a later start knows the log again. Where the cluster doesn't
+        answer now, the one that was noted before serves, too."""
+        assert self._admin is not None, "take the identity first"
+        batch = None
+        with contextlib.suppress(*TRANSIENT):
+            start = await self._admin.start_offset(self._output)
+            batch = await batch_before(self._admin, self._output, complete_to, start)
+        if batch is not None and (mark := BatchMark.of(batch)) is not None:
+            await self._in_thread(self.folder.note_output, mark)
 
     def stats(self) -> Mapping[str, int] | None:
         """The store's figures; None where it isn't open."""

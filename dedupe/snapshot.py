@@ -14,7 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
-from penstock.dedupe.folder import DATABASE, OWNER, FolderError, StoreFolder, write_owner
+from penstock.dedupe.folder import DATABASE, LAST_OUTPUT, OWNER, FolderError, StoreFolder, write_owner
 from penstock.durable import sync_folder
 from penstock.pyx.ids.store import IdStore, RocksError
 
@@ -64,6 +64,8 @@ def _take(folder: StoreFolder, partial: Path, to: Path) -> int:
     ids = partial / DATABASE
     ids.mkdir(parents=True)
     shutil.copyfile(folder.path / OWNER, partial / OWNER)
+    if (folder.path / LAST_OUTPUT).exists():
+        shutil.copyfile(folder.path / LAST_OUTPUT, partial / LAST_OUTPUT)
     current = (folder.database / "CURRENT").read_text(encoding="utf-8")
     shutil.copyfile(folder.database / current.strip(), ids / current.strip())
     (ids / "CURRENT").write_text(current, encoding="utf-8")
@@ -96,6 +98,8 @@ def restore(folder: StoreFolder, snapshot: Path) -> int:
         _sync(coming)
         folder.set_aside()
         write_owner(folder.path, (snapshot / OWNER).read_text(encoding="utf-8"))
+        if (snapshot / LAST_OUTPUT).exists():
+            shutil.copyfile(snapshot / LAST_OUTPUT, folder.path / LAST_OUTPUT)
         coming.rename(folder.database)
         sync_folder(folder.path)
     except OSError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.pyx.wire.messages import MetadataResponse
 
 NO_TOPIC_ID = bytes(16)  # what brokers older than topic ids (KIP-516) say
+OLDER_MAX = 10  # so many answers in a row with an older leader epoch than the known one are no broker's lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Which broker leads a partition (-1: none now), since which epoch, and where its replicas are."""
+    """Which broker leads a partition (-1: none now), since which epoch, and where its replicas are. `older` answers in a row
+    had an older epoch."""
 
     leader: int
     leader_epoch: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    older: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Cluster:
         """What is known after an answer; `whole` says that it lists every topic there is.
 
         A partition whose leader epoch in the answer is older than the known one keeps the known leader, as
-        long as the topic is the same one by id: a broker that lags must not send clients back (KIP-320).
+        long as the topic is the same one by id: a broker that lags must not send clients back (KIP-320). `OLDER_MAX` such
+        answers in a row are believed: the cluster was put back from a copy, which knows no later epochs.
         """
         brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
         topics = {} if whole else dict(self.topics)
@@ -88,7 +92,7 @@ def _topic(topic: MetadataResponse.MetadataResponseTopic, known: TopicInfo | Non
     for part in topic.partitions:
         info = PartitionInfo(part.leader_id, part.leader_epoch, tuple(part.replica_nodes), tuple(part.isr_nodes))
         before = known.partitions.get(part.partition_index) if same and known is not None else None
-        if before is not None and -1 < info.leader_epoch < before.leader_epoch:
-            info = before
+        if before is not None and -1 < info.leader_epoch < before.leader_epoch and before.older < OLDER_MAX:
+            info = replace(before, older=before.older + 1)
         partitions[part.partition_index] = info
     return TopicInfo(topic.name, topic_id, partitions, topic.is_internal)

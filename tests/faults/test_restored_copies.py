@@ -76,7 +76,8 @@ def test_a_source_of_ours_is_put_back(tmp_path: Path) -> None:
 
 
 def test_a_source_of_apache_kafka_is_put_back_while_the_mirror_runs(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
-    """Kafka's leader epochs come again. The mirror never sees the node but through its fetches."""
+    """Its leader epochs come again, and go back first: one start more has raised them. The mirror never sees the node but
+    through its fetches."""
     kafka = ApacheKafka(tmp_path / "kafka")
     try:
         with World(tmp_path / "w", {"EWR": kafka}, clusters["target"], partitions=1) as w:
@@ -88,9 +89,13 @@ def test_a_source_of_apache_kafka_is_put_back_while_the_mirror_runs(tmp_path: Pa
             w.mirror.start()
             w.await_copied()
             kafka.stop()
+            kafka.start()
+            w.fill(1)
+            w.await_copied()
+            kafka.stop()
             put_back(kafka.data, tmp_path / "yesterday")
             kafka.start()
-            w.fill(4)
+            w.fill(5)
             w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
             (said,) = (line for line in w.mirror.text().splitlines() if "STOPPED" in line)
             assert OTHER_LOG in said or "was cut back" in said, said
@@ -178,3 +183,26 @@ def test_dedupe_finds_another_batch_than_it_read(tmp_path: Path, shared_broker: 
         w.stage.wait_for("is STOPPED")
         assert OTHER_LOG in w.stage.text()
         assert w.stage.stop() == 1
+
+
+def test_a_store_finds_another_output_than_it_has_the_ids_of(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """An aggregate that was put back from a copy, and has grown since: what the copy lacks would be dropped as repeats."""
+    with DedupeWorld(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
+        w.fill(batches=10, count=300)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        offset, crc, at_ms = map(int, (w.database / "last-output").read_text().split())
+        kept = tmp_path / "snapshot"
+        w.answer("snapshot", f"{w.topic}:0", "--to", str(kept))
+        (w.database / "last-output").write_text(f"{offset} {crc ^ 1} {at_ms}\n")
+        w.fill(batches=2, count=10)
+        w.stage.start()
+        w.stage.wait_for("is STOPPED")
+        assert "the store has the ids of another log" in w.stage.text()
+        assert w.stage.stop() == 1
+        # A snapshot has what its ids were compared with; a store that is set aside takes it along.
+        w.answer("restore", f"{w.topic}:0", "--from", str(kept))
+        w.stage.start()
+        w.finish()
+        assert sorted(path.name for path in (w.database / "set-aside.1").iterdir()) == ["belongs-to", "ids", "last-output"]

@@ -1,0 +1,41 @@
+"""What a client believes of a cluster's answers."""
+
+from __future__ import annotations
+
+from penstock.pipeline.clients.metadata import OLDER_MAX, Cluster
+from penstock.pyx.wire.messages import MetadataResponse
+
+TOPIC_ID = bytes(range(1, 17))
+
+
+def answer(epoch: int, leader: int, topic_id: bytes = TOPIC_ID) -> MetadataResponse:
+    """One partition, with that leader since that epoch."""
+    part = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch)
+    topic = MetadataResponse.MetadataResponseTopic(name="t", topic_id=topic_id, partitions=[part])
+    return MetadataResponse(brokers=[], topics=[topic], controller_id=1, cluster_id="c")
+
+
+def leader_after(known: Cluster, *answers: MetadataResponse) -> tuple[int, int]:
+    """The leader and its epoch after these answers."""
+    for each in answers:
+        known = known.merge(each, whole=False)
+    info = known.topics["t"].partitions[0]
+    return info.leader, info.leader_epoch
+
+
+def test_a_broker_that_lags_sends_nobody_back() -> None:
+    known = Cluster().merge(answer(7, leader=2), whole=True)
+    assert leader_after(known, *[answer(6, leader=1)] * OLDER_MAX) == (2, 7)
+    assert leader_after(known, *[answer(6, leader=1)] * OLDER_MAX, answer(7, leader=2), answer(6, leader=1)) == (2, 7)
+    assert leader_after(known, answer(8, leader=3)) == (3, 8)
+
+
+def test_a_cluster_that_was_put_back_from_a_copy_is_believed_in_the_end() -> None:
+    """It knows no later epochs: else nobody would find its leaders any more."""
+    known = Cluster().merge(answer(7, leader=-1), whole=True)
+    assert leader_after(known, *[answer(6, leader=1)] * (OLDER_MAX + 1)) == (1, 6)
+
+
+def test_another_topic_of_the_name_begins_anew() -> None:
+    known = Cluster().merge(answer(7, leader=2), whole=True)
+    assert leader_after(known, answer(0, leader=1, topic_id=bytes(15) + b"x")) == (1, 0)
