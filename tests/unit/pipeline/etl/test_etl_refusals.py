@@ -81,7 +81,7 @@ def test_a_table_that_can_not_be_written_does_not_stop_the_others(tmp_path: Path
 
 def test_a_table_that_waits_does_not_hold_up_the_others_and_its_wait_ends_without_spark(tmp_path: Path) -> None:
     load(tmp_path, more={"penstock.etl.table": f"{tmp_path}/flights"}).close()
-    commit(tmp_path, "2013-01-01")
+    commit(tmp_path, "2013-01-01", topic="clicks")
     with (tmp_path / "pipeline.properties").open("a") as file:
         own = {"topic": "clicks", "table": tmp_path / "table", "schema": "id STRING, day DATE", "event.day": "day"}
         file.write("".join(f"etl.clicks.{name}={value}\n" for name, value in (own | {"after": "mirror"}).items()))
@@ -105,9 +105,9 @@ def test_a_table_that_waits_does_not_hold_up_the_others_and_its_wait_ends_withou
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
 
 
-def commit(folder: Path, night: str, fields: dict[str, tuple[str, bool]] = FIELDS) -> None:
+def commit(folder: Path, night: str, fields: dict[str, tuple[str, bool]] = FIELDS, topic: str = "flights.deduped") -> None:
     """A table that holds one night; its fields with type and nullability."""
-    entry = NightCommit(night, 1, {("flights.deduped", 0): Range(0, 5, 5, 5, 0)})
+    entry = NightCommit(night, 1, {(topic, 0): Range(0, 5, 5, 5, 0)})
     log = folder / "table" / "_delta_log"
     log.mkdir(parents=True)
     domain = {"domain": f"penstock.etl.night.{night}", "configuration": entry.to_json(), "removed": False}
