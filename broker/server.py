@@ -26,6 +26,7 @@ from penstock import log, notify
 from penstock.broker import descriptors, tasks
 from penstock.broker.backups import Backups
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
@@ -134,7 +135,7 @@ class Server:
         loop = asyncio.get_running_loop()
         ballast_bytes = self.config["penstock.ballast.bytes"]
         folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
-        flushes = self.config["penstock.transaction.flush"]
+        flushes = Flushes.of(self.config["penstock.transaction.flush"])
         dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes, flushes)
         self._undo.append(lambda: self._close_folders(dirs))
         data_plane = self._data_plane = self._bind(len(folders))
@@ -189,12 +190,13 @@ class Server:
         self._undo.append(periodic.stop)
         self._undo.append(context.coordinators.stop)
         cut = [one for one in dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
-        await context.coordinators.start(bool(cut), all(one.was_flushed for one in cut))
-        if not flushes:
+        await context.coordinators.start(bool(cut), min((one.was_flushed for one in cut), default=Flushes.ALL))
+        if flushes is not Flushes.ALL:
+            whose = "" if flushes is Flushes.NONE else " but those of mirror and dedupe"
             _log.info(
-                "transactions are not flushed: a power cut may take records whose commit, and whose consumer's position, "
-                "survives (penstock.transaction.flush=true prevents it)"
-            )
+                "transactions%s are not flushed: a power cut may take records whose commit, and whose consumer's position, "
+                "survives (penstock.transaction.flush=true prevents it)", whose,
+            )  # fmt: skip
         await topics.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()

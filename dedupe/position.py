@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock.groupnames import DEDUPE_GROUPS
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.position import StagePosition, fields_of, untold_decisions
@@ -21,7 +22,7 @@ RANGES_MAX = 8  # more than so many ranges become fewer: Kafka takes 4,096 bytes
 
 def identity(stage: str, tp: TopicPartition) -> str:
     """The transactional id of whoever works on an input partition."""
-    return f"penstock-dedupe.{stage}.{tp[0]}-{tp[1]}"
+    return f"{DEDUPE_GROUPS}{stage}.{tp[0]}-{tp[1]}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ durable     names and small files that survive a power cut
 log         log lines with fields
 output      standard output whose reader may go away
 notify      what a service tells systemd
-groupnames  names of the groups of mirror and dedupe
+groupnames  names of the groups and transactional ids of mirror and dedupe
 hints       values in commands that messages name
 failpoints  named places where a test may stop, delay, fail or kill a process
 errors      Kafka's error codes, and the exception that carries one

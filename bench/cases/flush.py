@@ -1,4 +1,5 @@
-"""What `penstock.transaction.flush` costs mirror and dedupe: their rate with it and without, on ext4 and on XFS.
+"""What `penstock.transaction.flush` costs mirror and dedupe: their rate with it and without, on ext4 and on XFS, and on a disk
+whose flushes take as long as a rotating one's.
 
 The disk is a file that a loop device mounts, so a flush goes through two file systems to the disk below. Both brokers are on
 it; the one that isn't measured is idle, and what it wrote is on the disk before the other is measured.
@@ -19,6 +20,7 @@ from penstock.bench.sides import PENSTOCK, WITHOUT, Broker, Penstock
 from penstock.bench.world import RECYCLING, World
 
 DISK_BYTES = 6 << 30
+SLOW_MS = 8  # a rotating disk's flush
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Disk:
     """A disk of its own, there from its first broker until `close`."""
 
     kind: str
+    flush_ms: int = 0
     _path: Path | None = None
     _open: ExitStack = field(default_factory=ExitStack)
     _brokers: dict[str, Penstock] = field(default_factory=dict)
@@ -36,8 +39,8 @@ class Disk:
             if self._path is None:
                 folder = world.path("disk")
                 folder.mkdir()
-                self._path = self._open.enter_context(own_disk(folder, self.kind, DISK_BYTES))
-            flush = {"penstock.transaction.flush": str(side == PENSTOCK).lower()}
+                self._path = self._open.enter_context(own_disk(folder, self.kind, DISK_BYTES, self.flush_ms))
+            flush = {"penstock.transaction.flush": "stages" if side == PENSTOCK else "false"}
             broker = Penstock(self._path / side, {**RECYCLING[PENSTOCK], **flush})
             self._open.callback(broker.stop)
             broker.start()
@@ -94,6 +97,16 @@ CASES: list[Case] = [
     *(
         MirrorFlush(f"mirror-flush-{kind}", f"the mirror into {kind}, {WITH}; without", PENSTOCK, LARGE, disk=Disk(kind))
         for kind in ("ext4", "xfs")
+    ),
+    MirrorFlush(
+        "mirror-flush-slow",
+        f"the mirror onto a disk whose flush takes {SLOW_MS} ms, {WITH}; without",
+        PENSTOCK,
+        LARGE,
+        disk=Disk("ext4", SLOW_MS),
+    ),
+    DedupeFlush(
+        "dedupe-flush-slow", f"dedupe on a disk whose flush takes {SLOW_MS} ms, {WITH}; without", disk=Disk("ext4", SLOW_MS)
     ),
     *(DedupeFlush(f"dedupe-flush-{kind}", f"dedupe on {kind}, {WITH}; without", disk=Disk(kind)) for kind in ("ext4", "xfs")),
 ]

@@ -8,5 +8,6 @@ groupresource  the configs of one group of the consumer protocol
 entities       configs of users, client ids and addresses in the store
 quotas         client quotas: stored and described
 scram          SCRAM credentials: stored and described
+flushes        which transactions are flushed
 features       the cluster's features and the level of each
 """

@@ -428,11 +428,11 @@ SCHEMA = Schema(
         ),
         Property(
             "penstock.transaction.flush",
-            parse_bool,
-            False,
-            "Flush what a transaction has written before its commit is decided, the decision before its markers, and the "
-            "markers before it is complete: then a power cut takes transactions whole, newest first. Else it may take "
-            "records whose commit, and whose consumer's position, survives.",
+            parse_choice("stages", "true", "false"),
+            "stages",
+            "Flush what a transaction of mirror or dedupe (`stages`), or any transaction (`true`), has written before its "
+            "commit is decided, the decision before its markers, and the markers before it is complete: then a power cut takes "
+            "transactions whole, newest first. Else it may take records whose commit, and whose consumer's position, survives.",
         ),
         Property(
             "penstock.clock.settle.ms",

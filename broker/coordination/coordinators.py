@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import groupoffsets
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.parts import Parts
@@ -17,10 +18,10 @@ class Coordinators:
         self.groups = GroupCoordinator(parts)
         self.transactions = TransactionCoordinator(parts, self.groups)
 
-    async def start(self, power_cut: bool = False, was_flushed: bool = False) -> None:
+    async def start(self, power_cut: bool = False, was_flushed: Flushes = Flushes.NONE) -> None:
         """Load the logs, finish decided transactions, start the timers. Called once both internal topics' logs are open
         and before anything is served. power_cut: what wasn't flushed may be gone, so `after_power_cut` will follow;
-        was_flushed: of transactions all was, as `penstock.transaction.flush` promises."""
+        was_flushed: of these transactions all was on the disk, as `penstock.transaction.flush` promises."""
         self.transactions.is_cut = power_cut
         self.transactions.was_flushed = was_flushed
         await self.groups.load()

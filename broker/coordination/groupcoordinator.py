@@ -31,7 +31,7 @@ from penstock.broker.coordination.timers import Entry
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.topics import Topics
 from penstock.errors import ErrorCode
-from penstock.groupnames import is_stage_group
+from penstock.groupnames import is_stage
 from penstock.hints import quoted
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type
 from penstock.regex import Regex, RegexError, compile_regex
@@ -91,7 +91,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return Group(name, self.config)
 
     def _step(self, group: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
-        if isinstance(event, Expire) and is_stage_group(group.id):
+        if isinstance(event, Expire) and is_stage(group.id):
             self._tell_kept(group, now)
         return machine.step(group, event, now, self._environment)
 

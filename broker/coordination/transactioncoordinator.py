@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from penstock import log
 from penstock.broker.configs.features import TRANSACTION_VERSION
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import powercut, statelog
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
@@ -71,12 +72,12 @@ class TransactionCoordinator(Coordinator[Transaction]):
         config = parts.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id, parts.now_ms)
-        self._flushes: bool = config["penstock.transaction.flush"]
+        self._flushes = Flushes.of(config["penstock.transaction.flush"])
         self._flusher = LogFlusher(parts.log_manager, self._folder_of)
         self.is_cut = False
         """What wasn't flushed may be gone, until `after_power_cut`."""
-        self.was_flushed = False
-        """Whether transactions were flushed before that power cut."""
+        self.was_flushed = Flushes.NONE
+        """Which transactions were flushed before that power cut."""
 
     def _new(self, name: str) -> Transaction:
         return Transaction(name, self._config)
@@ -104,7 +105,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def end(self, name: str, event: End) -> ProducerResult:
         """EndTxn. Raises KafkaError."""
         self._check_recovered()
-        if self._flushes and event.commit:
+        if event.commit and self._flushes.covers(name):
             await self._flush_written(name)
         result = await self._ask_with_id(name, event)
         if not event.raises_epoch:
@@ -116,7 +117,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def _flush_answer(self, name: str, result: ProducerResult) -> None:
         """With `penstock.transaction.flush`: what an answer says is on the disk before it is given. Raises KafkaError."""
         entry = self.entries.get(name)
-        if not self._flushes or result.error != ErrorCode.NONE or entry is None:
+        if not self._flushes.covers(name) or result.error != ErrorCode.NONE or entry is None:
             return
         if not await self._flush([(self.topic, entry.partition)]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of {name} can't be flushed now")
@@ -193,7 +194,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
-        if self._flushes or len(action.partitions) > MARKERS_AT_ONCE:
+        if self._flushes.covers(entry.name) or len(action.partitions) > MARKERS_AT_ONCE:
             self.spawn(self._write_many(entry, action))
             return None
         partitions = sorted(action.partitions)
@@ -202,13 +203,13 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def _write_many(self, entry: Entry[Transaction], action: WriteMarkers) -> None:
         """In turns with the loop's other work; with `penstock.transaction.flush` a commit's decision is on the disk before
         its markers are written, and they are before the transaction is complete."""
-        partitions = sorted(action.partitions)
-        decided = all_written = not (self._flushes and action.commit) or await self._flush([(self.topic, entry.partition)])
+        partitions, flushes = sorted(action.partitions), self._flushes.covers(entry.name)
+        decided = all_written = not (flushes and action.commit) or await self._flush([(self.topic, entry.partition)])
         if decided:
             for at in range(0, len(partitions), MARKERS_AT_ONCE):
                 all_written &= self._write(entry, action, partitions[at : at + MARKERS_AT_ONCE])
                 await asyncio.sleep(0)
-        if self._flushes and all_written:
+        if flushes and all_written:
             all_written = await self._flush([one for one in partitions if not self._is_deleted(one)])
         self._feed(entry, self._markers_written(all_written, decided))
 
@@ -307,7 +308,13 @@ class TransactionCoordinator(Coordinator[Transaction]):
             return
         found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.log_manager)
         states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
-        fates = {one: powercut.fate(one, states, self.was_flushed) for one in found.open}
+        flushed = {
+            producer_id
+            for one in self.live()
+            if one.facts is not None and self.was_flushed.covers(one.id)
+            for producer_id in (one.facts.producer_id, one.facts.previous_producer_id)
+        }
+        fates = {one: powercut.fate(one, states, one.producer_id in flushed) for one in found.open}
         # Before the fences, which take away what the states say of the last end: a kill may come in between.
         for one, its_fate in fates.items():
             self._end_left_open(one, its_fate)

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
@@ -81,10 +82,10 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, node_id: int, cluster_id: str | None = None, *, flushes: bool = False) -> DataFolder:
+    def open(cls, path: Path, node_id: int, cluster_id: str | None = None, *, flushes: Flushes = Flushes.NONE) -> DataFolder:
         """Create the folder if need be, lock it, check that it is this broker's. Raises FolderError.
 
-        cluster_id: of the broker's other folders; None for the first. flushes: transactions are flushed from now on.
+        cluster_id: of the broker's other folders; None for the first. flushes: which transactions are flushed from now on.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -102,14 +103,14 @@ class DataFolder:
             identity = _meta(path, node_id, cluster_id)
             last = lock.last
             if lock.was_empty and identity.has_store:
-                last = Last(UNKNOWN, flushed=False)  # Kafka leaves it so; here somebody emptied it.
+                last = Last(UNKNOWN)  # Kafka leaves it so; here somebody emptied it.
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
             # After a clean stop all is on the disk: a cut from now on is the only one that can take something. So it is where
             # nothing lies. After any other end what was written without a flush may still be lost, though this run flushes.
             began = boot_id() if was_clean or not has_logs else last.boot_id
             settle(path, stop_text(path))
-            lock.write(Last(began, flushes and (was_clean or is_new or last.flushed)))
+            lock.write(Last(began, flushes if was_clean or is_new else min(flushes, last.flushed)))
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
             sync_folder(path)

@@ -2,7 +2,7 @@
 
 DIR         held by flock: whoever removes or replaces a file in the folder frees nothing
 DIR/.lock   held by flock, as Penstocks of before hold it and nothing else, and by a lock of its bytes, as Apache Kafka takes
-            it. Process, boot id, and whether each transaction since the last clean stop was flushed
+            it. Process, boot id, and which transactions since the last clean stop were flushed
 
 The boot id says later whether a power cut may have taken what wasn't flushed: then recovery cuts damage off a log that it would
 otherwise refuse. So it isn't guessed. Where the file is gone or holds something else it is "unknown", and stays so until all
@@ -19,9 +19,11 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.broker.configs.flushes import Flushes
+
 LOCK = ".lock"
-FLUSHED = "flushed"
-"""What `.lock` says when all transactions since the last clean stop were flushed."""
+_WORDS = {Flushes.NONE: "", Flushes.STAGES: "stages-flushed", Flushes.ALL: "flushed"}
+"""What `.lock` says of the transactions since the last clean stop."""
 UNKNOWN = "unknown"
 """The boot id of a run that left no `.lock`."""
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
@@ -40,11 +42,11 @@ class InUseError(Exception):
 class Last(NamedTuple):
     """What a folder's last run has left in its `.lock`: the boot id under which its logs were opened, or under which it
     was locked after a clean stop ("" if it says none: Kafka's, or the kernel didn't say it; UNKNOWN),
-    and whether whatever a power cut can take of transactions was flushed as `penstock.transaction.flush` promises.
+    and of which transactions whatever a power cut can take was flushed as `penstock.transaction.flush` promises.
     """
 
     boot_id: str
-    flushed: bool
+    flushed: Flushes = Flushes.NONE
 
 
 class Lock:
@@ -74,7 +76,7 @@ class Lock:
             except BlockingIOError:
                 raise InUseError(_holder(path)) from None
             if not was_there:
-                _write(fd, Last(UNKNOWN, flushed=False))  # From here on it would look like Kafka's.
+                _write(fd, Last(UNKNOWN))  # From here on it would look like Kafka's.
             return cls((folder_fd, fd), os.fstat(fd).st_size == 0)
         except BaseException:
             os.close(fd)
@@ -100,15 +102,15 @@ def last_run(path: Path) -> Last:
     try:
         return _parse((path / LOCK).read_bytes()[:256])
     except FileNotFoundError:
-        return Last(UNKNOWN, flushed=False)
+        return Last(UNKNOWN)
 
 
 def _parse(content: bytes) -> Last:
     lines = content.decode(errors="replace").splitlines()
     holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
     if lines and not (holder.isdecimal() and (not boot_id or _BOOT_ID.fullmatch(boot_id))):
-        return Last(UNKNOWN, flushed=False)
-    return Last(boot_id, flushed == FLUSHED)
+        return Last(UNKNOWN)
+    return Last(boot_id, next((one for one, word in _WORDS.items() if word == flushed), Flushes.NONE))
 
 
 def _flock(fd: int, path: Path, passing: tuple[int, ...] = ()) -> None:
@@ -132,7 +134,7 @@ def _holder(path: Path) -> str:
 
 
 def _write(fd: int, last: Last) -> None:
-    text = f"{os.getpid()}\n{last.boot_id}\n{FLUSHED if last.flushed else ''}\n".encode()
+    text = f"{os.getpid()}\n{last.boot_id}\n{_WORDS[last.flushed]}\n".encode()
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
     os.fsync(fd)

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import log
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.logs.ballast import Ballast
 from penstock.broker.logs.folder import META, STORE, DataFolder, FolderError, FolderUnusableError
 from penstock.broker.logs.overlap import overlap
@@ -91,9 +92,9 @@ class LogDir:
         return self.power_cut or (self.folder is not None and self.folder.is_unknown)
 
     @property
-    def was_flushed(self) -> bool:
-        """Whether all that transactions wrote since its last clean stop was flushed, as `penstock.transaction.flush` does."""
-        return self.folder is not None and self.folder.was_flushed
+    def was_flushed(self) -> Flushes:
+        """Of which transactions all that they wrote since its last clean stop was flushed (`penstock.transaction.flush`)."""
+        return Flushes.NONE if self.folder is None else self.folder.was_flushed
 
     def holds(self, key: Key) -> Path:
         """Where a partition of this folder lies."""
@@ -126,7 +127,7 @@ class LogDirs:
     `open`, then `admit` what the store knows of them, then `locate` the store's partitions.
     """
 
-    def __init__(self, dirs: Sequence[LogDir], node_id: int, flushes: bool) -> None:
+    def __init__(self, dirs: Sequence[LogDir], node_id: int, flushes: Flushes) -> None:
         self._dirs = list(dirs)
         self._flushes = flushes
         self._node_id = node_id
@@ -139,9 +140,9 @@ class LogDirs:
         self._find()
 
     @classmethod
-    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0, flushes: bool = False) -> LogDirs:
+    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0, flushes: Flushes = Flushes.NONE) -> LogDirs:
         """Lock the folders and list what they hold. Nothing is made in one that has no meta.properties, but for the first.
-        `flushes`: transactions are flushed from now on. Slow. Raises FolderError: the first can't be used, or one is
+        `flushes`: which transactions are flushed from now on. Slow. Raises FolderError: the first can't be used, or one is
         another's."""
         if wrong := overlap(paths):
             raise FolderError(wrong)
@@ -550,7 +551,7 @@ def _log_end(folder: Path) -> tuple[int, int]:
     return end, sum(path.stat().st_size for path in segments)
 
 
-def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, flushes: bool) -> LogDir:
+def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, flushes: Flushes) -> LogDir:
     try:
         folder = DataFolder.open(path, node_id, cluster_id, flushes=flushes)
     except FolderUnusableError as error:

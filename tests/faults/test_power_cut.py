@@ -1,4 +1,4 @@
-"""The target's power is cut: with `penstock.transaction.flush` the mirror's copy is exact, whatever the disk had written.
+"""The target's power is cut: the mirror's copy is exact, whatever the disk had written, as its transactions are flushed.
 
 A power cut takes what wasn't flushed, of each file as much as it likes. So before each cut some files are flushed and others
 aren't, those of positions and decisions more often than those of records. `make powercuts CUTS=100` cuts more
@@ -28,12 +28,12 @@ INTERNAL = ("__consumer_offsets-*/*.log", "__transaction_state-*/*.log")
 
 
 @contextmanager
-def target_on(disk: LossyDisk, folder: Path, *, flush: bool) -> Iterator[BrokerProcess]:
+def target_on(disk: LossyDisk, folder: Path, **given: object) -> Iterator[BrokerProcess]:
     properties = {
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 2,
         "transaction.state.log.num.partitions": 2,
-        "penstock.transaction.flush": flush,
+        **given,
     }
     target = BrokerProcess(disk.path / "target", properties)
     target.log_path = folder / "target.log"
@@ -88,7 +88,7 @@ def test_a_copy_is_exact_through_power_cuts(tmp_path: Path, kind: str) -> None:
     with (
         LossyDisk(tmp_path, kind) as disk,
         brokers(tmp_path, "EWR") as sources,
-        target_on(disk, tmp_path, flush=True) as target,
+        target_on(disk, tmp_path) as target,  # flushes them by default
         World(tmp_path / "w", sources, target, target_configs={}, penstock_mirror_batch_bytes=3000) as w,
     ):
         w.fill(2)
@@ -107,13 +107,14 @@ def test_a_copy_is_exact_through_power_cuts(tmp_path: Path, kind: str) -> None:
         w.check()
         assert "a power cut came before this start" in target.log_text()
         assert NOT_FLUSHED not in target.log_text()
+        assert "transactions but those of mirror and dedupe are not flushed" in target.log_text()
 
 
 def test_without_flushes_a_position_may_survive_its_records(tmp_path: Path) -> None:
     with (
         LossyDisk(tmp_path, "xfs") as disk,
         brokers(tmp_path, "EWR") as sources,
-        target_on(disk, tmp_path, flush=False) as target,
+        target_on(disk, tmp_path, **{"penstock.transaction.flush": False}) as target,
         World(tmp_path / "w", sources, target, target_configs={}) as w,
     ):
         w.fill(2)

@@ -51,7 +51,6 @@ BROKER: dict[str, object] = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
     "log.retention.ms": -1,
-    "penstock.transaction.flush": True,
 }
 
 

@@ -16,7 +16,7 @@ from penstock.broker.coordination.groupoffsets import AfterRemoval, Commit, Dele
 from penstock.broker.coordination.machines import Append, Now, Reply, TopicPartition
 from penstock.broker.coordination.offsets import Committed, tombstones
 from penstock.errors import ErrorCode
-from penstock.groupnames import is_stage_group
+from penstock.groupnames import is_stage
 from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 
 
@@ -74,7 +74,7 @@ def on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) ->
 def on_expire(group: Group, event: Expire, now: Now, out: Out) -> None:
     if group.dead:
         return
-    gone = () if is_stage_group(group.id) else _expired_offsets(group, now)
+    gone = () if is_stage(group.id) else _expired_offsets(group, now)
     may_die = group.state is GroupState.EMPTY and len(gone) == len(group.offsets.committed)
     if not may_die:
         groupoffsets.take_back(group, AfterRemoval(gone), [], out)

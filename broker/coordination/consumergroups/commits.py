@@ -9,7 +9,7 @@ from penstock.broker.coordination.groupoffsets import AfterRemoval, Commit, Dele
 from penstock.broker.coordination.machines import Now, Reply, TopicPartition, append_error
 from penstock.broker.coordination.offsets import tombstones
 from penstock.errors import ErrorCode
-from penstock.groupnames import is_stage_group
+from penstock.groupnames import is_stage
 
 
 def on_commit(group: ConsumerGroup, event: Commit, now: Now, out: Out) -> None:
@@ -108,7 +108,7 @@ def on_expire(group: ConsumerGroup, event: Expire, now: Now, out: Out) -> None:
     # classic group.
     empty_ms = 0 if group.members else group.epoch_ms
     gone: tuple[TopicPartition, ...] = ()
-    if not is_stage_group(group.id):
+    if not is_stage(group.id):
         gone = group.offsets.expired(lambda one: max(one.commit_timestamp_ms, empty_ms), wanted, retention_ms, now.wall_ms)
     nothing_left = len(gone) == len(group.offsets.partitions())
     if not group.members and nothing_left and group.epoch > 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.configs.flushes import Flushes
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN, DataFolder, FolderError
 from penstock.broker.uuids import new_uuid, uuid_bytes, uuid_text
 
@@ -131,15 +132,20 @@ def test_ids_have_kafkas_text() -> None:
 
 def test_transactions_count_as_flushed_only_from_a_clean_beginning_on(tmp_path: Path) -> None:
     # (flushes in this run, ends cleanly) -> what a start after it may believe of what a power cut has left
+    none, stages, every = Flushes.NONE, Flushes.STAGES, Flushes.ALL
     runs = [
-        (True, False, True),  # a new folder
-        (True, False, True),
-        (False, False, False),
-        (True, False, False),  # what the run before left unflushed may still be lost
-        (True, True, False),
-        (True, False, True),
-        (False, True, False),
-        (True, False, True),
+        (every, False, every),  # a new folder
+        (every, False, every),
+        (none, False, none),
+        (every, False, none),  # what the run before left unflushed may still be lost
+        (every, True, none),
+        (every, False, every),
+        (stages, False, stages),
+        (every, False, stages),
+        (none, True, none),
+        (stages, False, stages),
+        (every, True, stages),
+        (every, False, every),
     ]
     for flushes, clean, believed in runs:
         folder = DataFolder.open(tmp_path, 1, flushes=flushes)
@@ -154,9 +160,9 @@ def test_a_folder_that_lost_its_identity_is_not_new(tmp_path: Path) -> None:
     DataFolder.open(tmp_path, 1).close(clean=False)
     (tmp_path / "flights-0").mkdir()
     (tmp_path / "meta.properties").unlink()
-    DataFolder.open(tmp_path, 1, flushes=True).close(clean=False)
-    after = DataFolder.open(tmp_path, 1, flushes=True)
-    assert not after.was_flushed
+    DataFolder.open(tmp_path, 1, flushes=Flushes.ALL).close(clean=False)
+    after = DataFolder.open(tmp_path, 1, flushes=Flushes.ALL)
+    assert after.was_flushed is Flushes.NONE
     after.close(clean=False)
 
 
@@ -191,7 +197,7 @@ def zeroed(lock: Path) -> None:
 
 @pytest.mark.parametrize("harm", [lost, emptied, zeroed])
 def test_a_lock_file_that_is_lost_is_no_power_cut(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    folder = DataFolder.open(tmp_path, 1, flushes=True)
+    folder = DataFolder.open(tmp_path, 1, flushes=Flushes.ALL)
     folder.mark_store("A" * 22)
     (tmp_path / "flights-0").mkdir()
     folder.opened()
@@ -199,8 +205,8 @@ def test_a_lock_file_that_is_lost_is_no_power_cut(tmp_path: Path, harm: Callable
     lock = tmp_path / ".lock"
     harm(lock)
     for _ in range(2):  # What the first start leaves is no better known.
-        folder = DataFolder.open(tmp_path, 1, flushes=True)
-        assert (folder.is_unknown, folder.power_cut, folder.was_flushed) == (True, False, False)
+        folder = DataFolder.open(tmp_path, 1, flushes=Flushes.ALL)
+        assert (folder.is_unknown, folder.power_cut, folder.was_flushed) == (True, False, Flushes.NONE)
         folder.close(clean=False)
     folder = DataFolder.open(tmp_path, 1)
     folder.opened()
