@@ -1,9 +1,10 @@
-"""`penstock audit`."""
+"""`penstock audit`, and the command that accepts what nothing explains."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +14,150 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
+from penstock.hints import quoted
 from penstock.output import Output, reader_is_gone
 from penstock.pipeline import job
-from penstock.pipeline.audit.report import render
+from penstock.pipeline.audit.report import hint, render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
+WORST_FIRST = (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE)
+
+TABLES = click.option(
+    "--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]"
+)
 
 
-@click.command("audit")
-@PIPELINE_FILE
+class CannotTellFailure(click.ClickException):
+    """An audit that could not count, as the command line shows it."""
+
+    exit_code = CANNOT_TELL
+
+
+@click.group("audit", invoke_without_command=True)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
 @SET
-@click.option("--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]")
+@TABLES
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The counts as a JSON line for each table on standard output.")
-def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], timeouts: Timeouts, as_json: bool) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    path: Path | None,
+    overrides: tuple[str, ...],
+    tables: tuple[str, ...],
+    timeouts: Timeouts,
+    as_json: bool,
+) -> None:
     """Count the records at every hop, side by side, and name the first hop at which they part.
 
-    The counts come from the logs and the table, not from any process; each table has an audit of its own. Exit codes, the
-    worst of all tables': 0 complete; 1 a count parts, a batch can't be read, or an audit failed (it then prints no counts);
-    2 wrong configuration; 3 it cannot tell, since a log no longer holds all its records; 4 no count parts, but records are
-    still on their way.
+    The counts come from the logs and the table, not from any process; each table has an audit of its own. Rows that an owner
+    has deleted are read out of the table's own log and named. Exit codes, the worst of all tables': 0 complete; 1 a count
+    parts, a batch can't be read, or the table can't be; 2 wrong configuration; 3 it cannot tell, since a log no longer holds
+    all its records, or can't be asked; 4 no count parts, but records are still on their way.
 
     Example: penstock audit --config pipeline.properties
     """  # fmt: skip
+    if context.invoked_subcommand is not None:
+        if path is not None or overrides or tables or as_json:  # nobody would look at them there
+            raise click.UsageError(f"give the options behind `{context.invoked_subcommand}`")
+        return
+    if path is None:
+        raise click.UsageError("Missing option '--config'.")
+    codes: list[int] = []
+    for answer in _audits(path, overrides, tables, timeouts, codes):
+        try:
+            if as_json:
+                click.echo(json.dumps(answer))
+            else:
+                Output().print(render(answer))
+                if words := hint(answer, path):
+                    click.echo(words)  # in one line, so that its command can be pasted
+        except BrokenPipeError:
+            reader_is_gone()  # the exit code still says what the counts come to
+    raise SystemExit(next(code for code in WORST_FIRST if code in codes))
+
+
+@command.command("accept")
+@PIPELINE_FILE
+@SET
+@TABLES
+@timeout_option()
+@click.option(
+    "--hop", "hops", multiple=True, metavar="NAME", help="Only at this hop, by its name in the audit; again for others."
+)
+@click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what is accepted.")
+def accept(
+    path: Path,
+    overrides: tuple[str, ...],
+    tables: tuple[str, ...],
+    timeouts: Timeouts,
+    hops: tuple[str, ...],
+    because: str,
+) -> None:
+    """Accept the differences that an audit finds now, since nothing explains them and nobody can mend them.
+
+    It audits first, and says what it accepts: so many records more or fewer at one place of one hop. Later audits name it, and
+    part again as soon as a record more or fewer is missing there. What was accepted stands in the topic penstock.audit of the
+    aggregate cluster. Damage, such as a batch that can't be read, can't be accepted. Exit codes: 0 accepted, 1 there is
+    nothing to accept, or something that can't be.
+
+    Example: penstock audit accept --because "log repair of 12 March" --config pipeline.properties
+    """  # fmt: skip
+    from penstock.pipeline.audit import accepted  # here, since the help must not need what this needs
+
+    if not because.strip():
+        raise click.BadParameter("say why", param_hint="--because")
+    config, codes, found = job.load(path, overrides, "audit"), list[int](), dict[tuple[str, str], int]()
+    left = []
+    for answer in _audits(path, overrides, tables, timeouts, codes):
+        for hop in answer["hops"]:
+            if hops and hop["name"] not in hops:
+                continue
+            for place, difference in hop["unaccepted"].items():
+                found[hop["key"], place] = difference
+                click.echo(f"{hop['name']}, {place}: {difference:+,} records" if difference else
+                           f"{hop['name']}, {place}: no difference any more")  # fmt: skip
+            if hop["damage"]:
+                left.append(f"{hop['name']}: {hop['damage']}")
+    if found:
+        asyncio.run(accepted.write(config, timeouts, found, because))
+        click.echo(f"accepted, because {because}")
+    if left:
+        raise click.ClickException(f"damage is no difference of counts, and can't be accepted: {'; '.join(left)}")
+    if not found:
+        command = f"`penstock audit --config {quoted(path)}`"
+        raise click.ClickException(f"there is no difference to accept\nhint: {command} says what there is")
+
+
+def _audits(
+    path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], timeouts: Timeouts, codes: list[int]
+) -> Iterator[dict[str, Any]]:
+    """The audit of each table, and into `codes` what each comes to. Raises ClickException, of several tables at the end."""
     config = job.load(path, overrides, "audit")
     names = job.table_names(config)
     chosen = {name: job.one_table(config, name) for name in dict.fromkeys(tables) or names}
     topics = {job.input_topic(one) for one in chosen.values()}
     left = [job.words_for_tables([name]) for name in names if name not in chosen]
-    codes, failed = [], {}
+    failed = {}
     for name, one in chosen.items():
         try:
             answer = {"table": name, **_audited(one, topics, timeouts)}
         except click.ClickException as error:
             if len(chosen) == 1:
                 raise
-            failed[name] = error
+            failed[name] = error.exit_code
             click.echo(f"penstock: {job.words_for_tables([name])}: {error.message}", err=True)
             continue
         answer["not_audited"] += left
         codes.append(_exit_code(answer))
-        try:
-            if as_json:
-                click.echo(json.dumps(answer))
-            else:
-                Output().print(render(answer))
-        except BrokenPipeError:
-            reader_is_gone()  # the exit code still says what the counts come to
+        yield answer
     if failed:
-        raise click.ClickException(f"{len(failed)} of {len(chosen)} tables were not audited: {job.words_for_tables(failed)}")
-    raise SystemExit(next(code for code in (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE) if code in codes))
+        words = f"{len(failed)} of {len(chosen)} tables were not audited: {job.words_for_tables(failed)}"
+        parts = PARTS in [*codes, *failed.values()]
+        raise click.ClickException(words) if parts else CannotTellFailure(words)
 
 
 def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, Any]:
@@ -77,10 +169,12 @@ def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, 
         task = progress.add_task("records", total=None)
         try:
             return asyncio.run(audit(config, lambda records: progress.advance(task, records), topics, timeouts))
-        except (KafkaError, MovingError, EtlError) as error:
+        except (KafkaError, MovingError) as error:
+            raise CannotTellFailure(str(error)) from None
+        except EtlError as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:
-            raise click.ClickException(os_error_text(error)) from None
+            raise CannotTellFailure(os_error_text(error)) from None
 
 
 def _exit_code(answer: dict[str, Any]) -> int:

@@ -19,6 +19,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Ad
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
+from penstock.pipeline.stages import heldback
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.recordcount import records_of, records_within
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
@@ -26,6 +27,8 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch
 BUCKET_MS = 600_000
 STABLE_S = 75.0  # longer than our stages' transactions may last
 STABLE_PAUSE_S = 0.1
+UNMOVED_S = 15.0
+"""A last stable offset that stays so long before the log's end is held back by an open transaction."""
 LAST = (1 << 63) - 1  # behind all offsets
 CLIENT_ID = "penstock-audit"
 
@@ -43,13 +46,29 @@ class Unreadable:
     reason: str
 
 
+class Patience:
+    """How long an audit waits altogether for transactions that are open to end."""
+
+    def __init__(self, seconds: float = STABLE_S) -> None:
+        self._left_s = seconds
+
+    async def pause(self) -> bool:
+        """Wait for a moment; False without waiting once the patience is over."""
+        if self._left_s <= 0:
+            return False
+        self._left_s -= STABLE_PAUSE_S
+        await asyncio.sleep(STABLE_PAUSE_S)
+        return True
+
+
 @dataclass
 class TopicCounts:
     """The records of one topic on one cluster, up to the last stable offsets `ends`.
 
     `left_out` are records in the gaps that were asked for, which `records` and `buckets` don't count; `is_cut` says that a
     batch lies partly in a gap, or behind its end. `short` are partitions whose log ends before the end that was asked for:
-    (the log's end, the one asked for).
+    (the log's end, the one asked for). `open` says by partition which transaction holds its last stable offset back;
+    `held` are those of which offsets behind it were asked for.
     """
 
     records: Counter[int] = field(default_factory=Counter)
@@ -60,6 +79,8 @@ class TopicCounts:
     ends: dict[int, int] = field(default_factory=dict)
     unreadable: list[Unreadable] = field(default_factory=list)
     short: dict[int, tuple[int, int]] = field(default_factory=dict)
+    open: dict[int, str] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
     compacted: bool = False
 
     @property
@@ -91,6 +112,7 @@ async def count_topic(
     on_progress: Callable[[int], None] = lambda records: None,
     gaps: Mapping[int, Sequence[Range]] | None = None,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    patience: Patience | None = None,
 ) -> TopicCounts:
     """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`; those in
     `gaps` apart, by partition.
@@ -110,37 +132,61 @@ async def count_topic(
         starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
         counts.starts = {partition: starts[(topic, partition)].offset for _, partition in partitions}
         asked = {} if ends is None else {tp: ends.get(tp[1], 0) for tp in partitions}
-        for tp, stable in (await stable_ends(admin, partitions, asked)).items():
-            counts.ends[tp[1]] = min(asked.get(tp, stable), stable)
-            if asked.get(tp, 0) > stable:
-                counts.short[tp[1]] = (stable, asked[tp])
+        stable = await stable_ends(admin, partitions, asked, patience or Patience())
+        found = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        looked_s = time.monotonic()
+        places = {tp: (stable[tp], found[tp].offset) for tp in partitions}
+        for tp, (last, end) in places.items():
+            wanted = asked.get(tp, last)
+            counts.ends[tp[1]] = min(wanted, last)
+            if wanted > end:
+                counts.short[tp[1]] = (last, wanted)
+            elif wanted > last:
+                counts.held.add(tp[1])
         await _scan(admin, topic, counts, on_progress, gaps or {})
+        counts.open = await _open(admin, places, looked_s)
     return counts
 
 
+async def _open(admin: Admin, places: Mapping[TopicPartition, tuple[int, int]], looked_s: float) -> dict[int, str]:
+    """The partitions that an open transaction holds back, and whose it is. Of each the last stable offset and the end were seen
+    at a moment (monotonic); it is held back if it hasn't moved some seconds later, since a pipeline that runs has transactions
+    under way at all times. Raises KafkaError."""
+    left = {tp: (stable, end) for tp, (stable, end) in places.items() if stable < end}
+    while left:
+        now = await admin.list_offsets(dict.fromkeys(left, LATEST), isolation="read_committed")
+        left = {tp: place for tp, place in left.items() if now[tp].offset <= place[0]}
+        if time.monotonic() > looked_s + UNMOVED_S:
+            break
+        await asyncio.sleep(STABLE_PAUSE_S)
+    try:
+        found = await admin.open_transactions(sorted(left)) if left else {}
+    except KafkaError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        found = {}
+    return {
+        tp[1]: f"{end - stable:,} offsets can't be counted, since the log "
+        + (heldback.words(tp, found[tp]) if tp in found else f"has an open transaction in `{tp[0]}` partition {tp[1]}")
+        for tp, (stable, end) in sorted(left.items())
+    }
+
+
 async def stable_ends(
-    admin: Admin, tps: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int]
+    admin: Admin, tps: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int], patience: Patience
 ) -> dict[TopicPartition, int]:
     """The last stable offsets, once they are at the wanted ones: a transaction that began before may be open still. Those
-    of a log that ends before are as they are. Raises KafkaError when one stays open.
+    of a log that ends before, or of one that is held back for longer than the patience lasts, are as they are. Raises
+    KafkaError.
     """
-    deadline = time.monotonic() + STABLE_S
     while True:
         stable = await admin.list_offsets(dict.fromkeys(tps, LATEST), isolation="read_committed")
         short = [tp for tp in tps if stable[tp].offset < wanted.get(tp, 0)]
         if short:
             ends = await admin.list_offsets(dict.fromkeys(short, LATEST))
             short = [tp for tp in short if wanted[tp] <= ends[tp].offset]
-        if not short:
+        if not short or not await patience.pause():
             return {tp: at.offset for tp, at in stable.items()}
-        if time.monotonic() > deadline:
-            (topic, partition), offset = short[0], stable[short[0]].offset
-            raise KafkaError(
-                ErrorCode.UNSTABLE_OFFSET_COMMIT,
-                f"a transaction is open in `{topic}` partition {partition} from offset {offset} on, so that what follows can't "
-                "be counted; `kafka-transactions.sh find-hanging` says whose it is",
-            )
-        await asyncio.sleep(STABLE_PAUSE_S)
 
 
 async def _scan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import Config
+from penstock.errors import KafkaError
+from penstock.groupnames import MIRROR_GROUPS
 from penstock.pipeline import job
-from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
+from penstock.pipeline.audit import accepted
+from penstock.pipeline.audit.accepted import Accepted
+from penstock.pipeline.audit.counts import BUCKET_MS, Patience, TopicCounts, Unreadable, count_topic
 from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, StageMarks, take
-from penstock.pipeline.etl import places
-from penstock.pipeline.etl.ledger import NightCommit
-from penstock.pipeline.etl.rowcounts import rows_by_partition
+from penstock.pipeline.etl import changes, places, table
+from penstock.pipeline.etl.changenotes import Change, Place
+from penstock.pipeline.etl.changes import Changes
+from penstock.pipeline.etl.ledger import Status
+from penstock.pipeline.etl.rowcounts import reject_counts, rows_by_night
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import committed
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.topics import TopicChoice
@@ -32,24 +37,31 @@ Count = Callable[..., Awaitable[TopicCounts]]
 class Hop:
     """One line of the audit.
 
-    `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare with),
-    `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror pass without a copy, in the
-    offsets `gaps` by partition, `again` what the aggregate has beside what is in the source's log, since operators let the
-    mirror copy it once more, or begin in another log. `trouble` says why the counts part or what can't be read, `note` why
-    nothing can be told of the comparison with the hop before, both in words. `without_id` are records in which dedupe found no
-    id, so that repeats of them aren't seen. `by_notes`: compaction has removed records from
-    the log, so what the stages noted of it is compared instead. `standing`: the partitions in which the stage that reads them
-    stands still, each with the reason. `never_read`: the offsets by partition that operators let dedupe pass over.
+    `records` is what was counted (None: the cluster couldn't be asked), `expected` what the hop before says that it should be
+    (None: nothing to compare with), `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror
+    pass without a copy, in the offsets `gaps` by partition, `again` what the aggregate has beside what is in the source's log,
+    since operators let the mirror copy it once more, or begin in another log. `trouble` says why the counts part or what can't
+    be read (`damage` the latter alone), `note` why nothing can be told of the comparison with the hop before, both in words.
+    `by_notes`: compaction has removed records from the log, so what the stages noted of it is compared instead. `standing`: the
+    partitions in which the stage that reads them stands still, each with the reason. `open`: the transactions that hold the log
+    back, in words. `changes`: what others have changed in the table. `without_id` are records in which dedupe found no id, so
+    that repeats of them aren't seen. `never_read`: the offsets by partition that operators let dedupe pass over.
+
+    `key` is what differences are `accepted` under (accepted.py). `unaccepted` are the differences that nobody has accepted, or
+    not as they are now: by place, how many records too many (or, below 0, too few) were found.
     """
 
+    key: str
     name: str
-    records: int
+    records: int | None
     expected: int | None = None
     dropped: int = 0
-    waiting: int = 0
+    waiting: int | None = 0
     partitions: dict[str, int] = field(default_factory=dict)
     trouble: str = ""
+    damage: str = ""
     note: str = ""
+    open: list[str] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     left_out: int = 0
     again: int = 0
@@ -58,14 +70,31 @@ class Hop:
     by_notes: bool = False
     standing: dict[str, str] = field(default_factory=dict)
     never_read: dict[str, list[Range]] = field(default_factory=dict)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    accepted: dict[str, Accepted] = field(default_factory=dict)
+    unaccepted: dict[str, int] = field(default_factory=dict)
 
-    def conclude(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
-        """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
-        self.note = limits
+    def compare(self, found: Counter[Any], expected: Counter[Any], unit: str, name: Callable[[Any], str] = str) -> str:
+        """Note where two counts part and nobody has accepted it, and say it in words: the first three places. What was
+        accepted, and isn't so any more, is said likewise."""
+        words = []
+        places = {f"{unit} {name(key)}": (found[key], expected[key]) for key in sorted(found.keys() | expected.keys())}
+        places |= {place: (0, 0) for place in self.accepted if place.startswith(f"{unit} ") and place not in places}
+        for place, (count, wanted) in places.items():
+            known = self.accepted.get(place)
+            if count - wanted != (known.difference if known else 0):
+                self.unaccepted[place] = count - wanted
+                words.append(f"{place}: {count:,} for {wanted:,}" + (f" ({known.difference:+,} was accepted)" if known else ""))
+        return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
+
+    def conclude(self, damage: str, limits: str, compare: Callable[[], str], *compared: str) -> None:
+        """Set `damage`, `trouble` and `note`: the counts are compared only if nothing limits it. `compared`: what other
+        comparisons came to."""
+        self.note, self.damage = limits, damage
         if limits:
             self.expected = None
         parts = "" if limits else compare()
-        self.trouble = "; ".join(words for words in (damage, parts) if words)
+        self.trouble = "; ".join(words for words in (damage, *compared, parts) if words)
 
 
 def _bucket(number: int) -> str:
@@ -77,9 +106,15 @@ def _bucket(number: int) -> str:
 
 
 def _limits(*counts: TopicCounts) -> str:
-    """Words for logs that no longer hold all their records: their counts are only part of the story."""
+    """Words for logs that no longer hold all their records, or can't be read up to where they are compared: their counts are
+    only part of the story."""
     partitions = sum(start > 0 for one in counts for start in one.starts.values())
-    return f"retention, or a trim, has removed the beginning of {partitions} partitions: not compared" if partitions else ""
+    if partitions:
+        return f"retention, or a trim, has removed the beginning of {partitions} partitions: not compared"
+    held = [words for one in counts for partition, words in one.open.items() if partition in one.held]
+    if held or any(one.held for one in counts):
+        return held[0] if held else "a transaction was open for long, and has ended only now: audit again"
+    return ""
 
 
 def _damage(counts: TopicCounts) -> str:
@@ -96,15 +131,6 @@ def _short(counts: TopicCounts) -> list[str]:
         f"partition {partition} ends at {end}, but was read up to {asked}: it was cut back or recreated"
         for partition, (end, asked) in sorted(counts.short.items())
     ]
-
-
-def _trouble(found: Counter[Any], expected: Counter[Any], unit: str, name: Callable[[Any], str] = str) -> str:
-    """Where two counts part, in words: the first three places."""
-    places = sorted(key for key in found.keys() | expected.keys() if found[key] != expected[key])
-    if not places:
-        return ""
-    shown = ", ".join(f"{unit} {name(key)}: {found[key]:,} for {expected[key]:,}" for key in places[:3])
-    return shown + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _by_partition(counts: TopicCounts) -> dict[str, int]:
@@ -177,23 +203,37 @@ class Sources:
     buckets_differ: bool = False
 
 
-async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
+AllAccepted = Mapping[str, Mapping[str, Accepted]]
+
+
+def _hop(known: AllAccepted, key: str, name: str, records: int | None, **more: Any) -> Hop:
+    """A hop, with what was accepted of it."""
+    return Hop(key, name, records, accepted=dict(known.get(key, {})), **more)
+
+
+async def _sources(config: Config, snapshot: Snapshot, known: AllAccepted, count: Count) -> Sources:
     """Each source's own count, and what of it the mirror has reached."""
     topics, into, together = TopicChoice(config), job.input_topic(config), Sources()
     for name, marks in snapshot.mirror.marks.items():
         topic, bootstrap = topics.out_of(name, into), job.sources(config)[name]
         assert topic is not None, "the snapshot has those sources whose topic it is"
         gaps = {partition: mark.gaps for partition, mark in marks.items() if mark.gaps}
-        whole = await count(bootstrap, topic, gaps=gaps)
         reached = {partition: mark.offset for partition, mark in marks.items()}
-        mirrored = whole
-        if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
-            mirrored = await count(bootstrap, topic, reached, gaps=gaps)
+        try:
+            mirrored = whole = await count(bootstrap, topic, gaps=gaps)
+            if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
+                mirrored = await count(bootstrap, topic, reached, gaps=gaps)
+        except (KafkaError, OSError) as error:
+            hop = _hop(known, f"{job.mirror_group(config, name)} {topic}", f"{name} {topic}", None, waiting=None)
+            hop.standing, hop.note = _standing(marks), f"the source can't be counted: {error}"
+            together.hops.append(hop)
+            continue
         noted, again = _noted([marks], "records"), _noted([marks], "again_records")
-        hop = Hop(f"{name} {topic}", whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
+        hop = _hop(known, f"{job.mirror_group(config, name)} {topic}", f"{name} {topic}",
+                   whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
                   partitions=_by_partition(whole), left_out=whole.left_out.total(), by_notes=whole.compacted)  # fmt: skip
         hop.gaps = {str(partition): ranges for partition, ranges in sorted(gaps.items())}
-        hop.unreadable, hop.standing = whole.unreadable, _standing(marks)
+        hop.unreadable, hop.standing, hop.open = whole.unreadable, _standing(marks), list(whole.open.values())
         damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
         unknown = sum(mark.unknown_gaps for mark in marks.values())
         limits = f"{unknown:,} offsets were left out by operators, and which isn't noted: not compared" if unknown else ""
@@ -202,7 +242,7 @@ async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
         hop.conclude(
             damage,
             limits or _limits(whole) or _limits(mirrored),
-            partial(_trouble, noted, told, "mirrored by its own note, partition"),
+            partial(hop.compare, noted, told, "mirrored by its own note, partition"),
         )
         together.hops.append(hop)
         together.noted.update(noted)
@@ -213,10 +253,17 @@ async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
     return together
 
 
-def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
-    topic = job.input_topic(config)
-    hop = Hop(f"aggregate {topic}", arrived.total, sources.records.total(), partitions=_by_partition(arrived))
-    hop.unreadable, hop.by_notes = arrived.unreadable, arrived.compacted
+def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources, known: AllAccepted) -> Hop:
+    topic, key = job.input_topic(config), f"{MIRROR_GROUPS}{config['penstock.mirror.name']} aggregate"
+    hop = _hop(
+        known,
+        f"{key} {topic}",
+        f"aggregate {topic}",
+        arrived.total,
+        expected=sources.records.total(),
+        partitions=_by_partition(arrived),
+    )
+    hop.unreadable, hop.by_notes, hop.open = arrived.unreadable, arrived.compacted, list(arrived.open.values())
     limits = _limits(arrived) or next((f"{source.name}: {source.note}" for source in sources.hops if source.note), "")
     if not sources.hops:
         limits = f"`penstock.mirror.rename` gives no topic of a source the name `{topic}`: not compared"
@@ -224,17 +271,18 @@ def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
     def compare() -> str:
         minutes = BUCKET_MS // 60_000
         found = sources.noted if arrived.compacted else arrived.records
-        parts = _trouble(found, sources.records, "partition")
-        if parts or arrived.compacted or sources.buckets_differ:
+        parts = hop.compare(found, sources.records, "partition")
+        if arrived.compacted or sources.buckets_differ:
             return parts
-        return _trouble(arrived.buckets, sources.buckets, f"{minutes} minutes from", _bucket)
+        by_time = hop.compare(arrived.buckets, sources.buckets, f"{minutes} minutes from", _bucket)
+        return parts or by_time
 
     hop.conclude(_damage(arrived), limits, compare)
     return hop
 
 
 async def _dedupe_hop(
-    config: Config, dedupe: StageMarks, arrived: TopicCounts, mirrored: Counter[int], count: Count
+    config: Config, dedupe: StageMarks, arrived: TopicCounts, mirrored: Counter[int], known: AllAccepted, count: Count
 ) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
     into another partition of a topic that it reads, too. `mirrored`: the records that came into its input by the notes."""
@@ -248,7 +296,8 @@ async def _dedupe_hop(
         moved = await count(target, dedupe.moved_topic, _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved))
         still_moving = _noted(both, "moved", "marks").total() - moved.total - moved.left_out.total()
     waiting = Counter({p: arrived.records[p] - read.records[p] - read.left_out[p] for p in read.ends})
-    before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
+    group = job.dedupe_group(config)
+    before = _hop(known, f"{group} {topic}", f"read by {config['penstock.dedupe.name']}", read.total,
                  waiting=waiting.total() + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
     trouble, limits = "", ""
     again = _noted(both, "again")
@@ -266,55 +315,160 @@ async def _dedupe_hop(
     dropped = Counter({p: records[p] + moved.records[p] - kept[p] for p in read.ends})
     gone = _noted(both, "dropped", "quarantined")
     noted = _noted(both, "dropped", "quarantined", "moved", "marks")
-    hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
-              partitions=_by_partition(written), by_notes=read.compacted or written.compacted, again=again.total())  # fmt: skip
+    hop = _hop(
+        known,
+        f"{group} {topic} {output}",
+        f"aggregate {output}",
+        written.total,
+        expected=records.total() + moved.total - noted.total(),
+        dropped=gone.total(),
+        partitions=_by_partition(written),
+        by_notes=read.compacted or written.compacted,
+        again=again.total(),
+    )
     hop.unreadable, hop.without_id = written.unreadable, _noted(both, "without_id").total()
+    hop.open = list(written.open.values())
     limits = _limits(read, moved, written) or _untold(dedupe.moved)
-    hop.conclude(_damage(written), limits, lambda: _trouble(dropped, noted, "dropped in partition"))
+    hop.conclude(_damage(written), limits, lambda: hop.compare(dropped, noted, "dropped in partition"))
     return before, hop
 
 
-Loaded = tuple[list[NightCommit], dict[tuple[str, int], int]]
+@dataclass(frozen=True)
+class Loaded:
+    """The table at one version: its nights, its rows, what others have changed in it (with the statements' conditions, by
+    version), and the rejects that are kept of each run."""
+
+    status: Status
+    rows: Counter[Place]
+    changes: Changes
+    rejects: Mapping[tuple[int, str], int]
+    conditions: Mapping[int, str]
 
 
-def _loaded(table: Storage) -> Loaded:
-    """The table's nights and its rows by partition, read when no commit came in between."""
+def _loaded(place: Storage, rejects: Storage) -> Loaded:
+    """What the table holds, read when no commit came in between. Raises EtlError, MovingError."""
     for _ in range(TRIES):
-        nights = committed(table)
-        rows = rows_by_partition(table) if nights else {}
-        if nights == committed(table):
-            return nights, rows
-    raise MovingError(f"the table `{table}` changed at each of {TRIES} reads; audit again when it is calmer")
+        before = table.version(place)
+        status = table.status(place)
+        found = Loaded(
+            status,
+            rows_by_night(place, status.nights) if status.nights else Counter(),
+            others := changes.of_others(place, status),
+            reject_counts(rejects),
+            {change.version: changes.condition(place, change.version) for change in others.changes if change.commits == 1},
+        )
+        if before == table.version(place):
+            return found
+    raise MovingError(f"the table `{place}` changed at each of {TRIES} reads; audit again when it is calmer")
 
 
-async def _table_hop(config: Config, noted: Counter[int], loaded: Loaded, written: Hop, count: Count) -> Hop:
+def _shown(change: Change, condition: str) -> dict[str, Any]:
+    nights: defaultdict[str, int] = defaultdict(int)
+    for (night, _, _), count in change.rows.items():
+        nights[night] += count
+    return {
+        "version": change.version,
+        "time_ms": change.time_ms,
+        "operation": change.operation,
+        "condition": condition,
+        "removed": change.removed,
+        "added": change.added,
+        "updated": change.updated,
+        "untold": change.untold,
+        "commits": change.commits,
+        "nights": dict(sorted(nights.items())),
+    }
+
+
+def _of_night(place: tuple[str, int]) -> str:
+    night, partition = place
+    return f"{night or 'none'}, partition {partition}"
+
+
+def _row_trouble(hop: Hop, loaded: Loaded) -> tuple[str, str]:
+    """Trouble and limits of the table's own rows: those of its files against its ledger, by night and partition, but for what
+    others have changed."""
+    wanted = loaded.changes.expected(loaded.status.nights, loaded.rows)
+    if wanted is None:
+        return "", "the files of rows that others have changed are gone, and Delta's log doesn't say how many those were"
+    found, expected = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for counts, by_place in ((found, loaded.rows), (expected, wanted)):
+        for (night, _, partition), rows in by_place.items():
+            counts[night, partition] += rows
+    words, taken = hop.compare(found, expected, "rows of night", _of_night), loaded.changes.taken
+    notes = [
+        f"version {change.version} ({change.operation}) took rows of {', '.join(nights)} along"
+        for change in loaded.changes.changes
+        if not change.is_statement and (nights := sorted({each[0] for each in taken if change.rows.get(each, 0) > 0}))
+    ]
+    if words and loaded.changes.unread is not None:
+        notes.append("versions {} to {} are gone from the table's log, so what they changed isn't known".format(
+            *loaded.changes.unread))  # fmt: skip
+    return "; ".join([words, *notes]) if words else "", ""
+
+
+def _reject_trouble(hop: Hop, loaded: Loaded, rejects: Storage) -> str:
+    """Trouble of the rejects that are kept, by night, against the table's ledger."""
+    found, expected = Counter[str](), Counter[str]()
+    for commit in loaded.status.nights:
+        kept = found[commit.night] = sum(loaded.rejects.get(run, 0) for run in commit.runs)
+        # Earlier versions didn't note how many rows those were: a batch that can't be read is one, whatever it holds.
+        expected[commit.night] = commit.kept if commit.kept >= 0 else min(max(kept, min(1, commit.rejects)), commit.rejects)
+    words = hop.compare(found, expected, "rejects of night")
+    return words + (f"; no table of rejects is at `{rejects}`" if words and not rejects.names(table.LOG) else "")
+
+
+async def _table_hop(
+    config: Config, noted: Counter[int], loaded: Loaded, written: Hop, known: AllAccepted, count: Count
+) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name. `noted` is what the
     stage before says that it wrote, by partition."""
-    path, topic = config["penstock.etl.table"], job.output_topic(config)
-    nights, by_partition = loaded
-    if not nights:
-        return Hop(f"table {Path(path).name}", 0, waiting=written.records)
+    place, topic = places.at(config["penstock.etl.table"], config), job.output_topic(config)
+    name, key = f"table {Path(config['penstock.etl.table']).name}", f"table {place.uri}"
+    before = written.records or 0
+    if not loaded.status.nights:
+        return _hop(known, key, name, 0, waiting=before)
     ends: dict[int, int] = {}
-    rows, rejects = Counter[int](), Counter[int]()
-    for night in nights:
+    rows, rejects, left = Counter[int](), Counter[int](), Counter[int]()
+    for night in loaded.status.nights:
         for (_, partition), span in night.partitions.items():
             ends[partition] = max(ends.get(partition, 0), span.end)
             rows[partition] += span.rows
             rejects[partition] += span.rejects
+            left[partition] += span.deleted
     counted = await count(config["bootstrap.servers"], topic, ends)
-    found = Counter({partition: count for (_, partition), count in by_partition.items()})
-    hop = Hop(f"table {Path(path).name}", found.total(), counted.total - rejects.total(), rejects.total(),
-              waiting=written.records - counted.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
+    found = Counter[int]()
+    for (_, _, partition), number in loaded.rows.items():
+        found[partition] += number
+    removed = sum(change.removed - change.added for change in loaded.changes.changes)
+    hop = _hop(
+        known,
+        key,
+        name,
+        found.total(),
+        expected=counted.total - rejects.total() - left.total() - removed,
+        dropped=rejects.total(),
+        waiting=before - counted.total,
+        partitions={str(p): found[p] for p in sorted(ends)},
+    )
+    hop.changes = [_shown(change, loaded.conditions.get(change.version, "")) for change in loaded.changes.changes]
     # The table's own rows are compared with its ledger, whatever is left of the topic.
-    lost = _trouble(found, rows, "rows of partition")
-    limits, more = _limits(counted), ""
+    lost, untold = _row_trouble(hop, loaded)
+    kept = _reject_trouble(hop, loaded, places.at(places.rejects(config), config))
+    limits, more = _limits(counted) or untold, ""
     if counted.compacted and not limits:
         above = Counter({int(p): count - counted.records[int(p)] for p, count in written.partitions.items()})
-        missing = Counter({p: noted[p] - rows[p] - rejects[p] - above[p] for p in ends})
+        missing = Counter({p: noted[p] - rows[p] - rejects[p] - left[p] - above[p] for p in ends})
         more, limits = _compacted(hop, missing, "loaded")
-    damage = "; ".join(filter(None, [*_short(counted), lost, more]))
-    compared = "" if lost or counted.compacted else _trouble(rows + rejects, +counted.records, "loaded of partition")
-    hop.conclude(damage, limits, lambda: compared)
+    damage = "; ".join(filter(None, [*_short(counted), more]))
+
+    def compare() -> str:
+        if counted.compacted:
+            return ""
+        parts = hop.compare(rows + rejects + left, +counted.records, "loaded of partition")
+        return "" if lost else parts
+
+    hop.conclude(damage, limits, compare, lost, kept)
     return hop
 
 
@@ -329,27 +483,30 @@ async def audit(
     could be told of, and nothing waits). Raises KafkaError, EtlError, MovingError.
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
-    loaded = await asyncio.to_thread(_loaded, places.at(config["penstock.etl.table"], config))
-    snapshot = await take(config, timeouts)
-    count = partial(count_topic, on_progress=progress, timeouts=timeouts)
+    at, rejects = (places.at(place, config) for place in (config["penstock.etl.table"], places.rejects(config)))
+    loaded = await asyncio.to_thread(_loaded, at, rejects)
+    known = await accepted.read(config, timeouts)
+    patience = Patience()
+    snapshot = await take(config, timeouts, patience)
+    count = partial(count_topic, on_progress=progress, timeouts=timeouts, patience=patience)
     topic = job.input_topic(config)
-    sources = await _sources(config, snapshot, count)
+    sources = await _sources(config, snapshot, known, count)
     arrived = await count(config["bootstrap.servers"], topic, snapshot.mirror.ends)
     arrived.merge(snapshot.mirror.tail)
-    written, noted = _mirror_hop(config, arrived, sources), sources.noted
+    written, noted = _mirror_hop(config, arrived, sources, known), sources.noted
     hops = [*sources.hops, written]
     if snapshot.dedupe is not None:
-        before, written = await _dedupe_hop(config, snapshot.dedupe, arrived, sources.noted, count)
+        before, written = await _dedupe_hop(config, snapshot.dedupe, arrived, sources.noted, known, count)
         hops += [before, written]
         noted = _noted((*snapshot.dedupe.marks.values(), snapshot.dedupe.moved), "written")
-    hops.append(await _table_hop(config, noted, loaded, written, count))
+    hops.append(await _table_hop(config, noted, loaded, written, known, count))
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
     chosen = TopicChoice(config)
     counted = {topic, *audited}
     names = {name: {chosen.into(source, name) for source in job.sources(config)} for name in config["topics"]}
     others = [name for name, into in names.items() if not into & counted]
     others += sorted(snapshot.mirrored.difference(counted, *names.values()))  # those that an expression has found
-    untold = [hop.name for hop in hops if hop.note]
+    untold = [hop.name for hop in hops if hop.note or hop.open]
     return {
         "hops": [asdict(hop) for hop in hops],
         "parts_at": parts_at,

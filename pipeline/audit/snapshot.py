@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import job
-from penstock.pipeline.audit.counts import CLIENT_ID, TopicCounts, stable_ends
+from penstock.pipeline.audit.counts import CLIENT_ID, Patience, TopicCounts, stable_ends
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
@@ -103,7 +103,9 @@ async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dic
     return {tp: _mark(*found) for tp, found in committed.items() if found is not None}
 
 
-async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: str, moved: str = "") -> StageMarks:
+async def _stage(
+    admin: Admin, groups: Mapping[str, str], topic: str, output: str, patience: Patience, moved: str = ""
+) -> StageMarks:
     """Each partition's marks and end; `moved` is the topic of moved records, which need not be there."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
     stage = StageMarks({name: {} for name in groups}, moved_topic=moved)
@@ -122,7 +124,7 @@ async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: st
                 stage.moved[number] = marks[moved, number]
         for number in list(left):
             marks_of = [marks[number] for marks in stage.marks.values() if number in marks]
-            if await _add_tail(admin, stage, (output, number), stable[output, number].offset, marks_of):
+            if await _add_tail(admin, stage, (output, number), stable[output, number].offset, marks_of, patience):
                 left.remove(number)
         if not left:
             return stage
@@ -133,13 +135,15 @@ async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: st
     )
 
 
-async def _add_tail(admin: Admin, stage: StageMarks, tp: TopicPartition, stable: int, marks: Sequence[Mark]) -> bool:
+async def _add_tail(
+    admin: Admin, stage: StageMarks, tp: TopicPartition, stable: int, marks: Sequence[Mark], patience: Patience
+) -> bool:
     """Add to a stage what of an output partition its positions count; whether that could be told."""
     end = max([stable, *(mark.output_end for mark in marks)])
     stage.ends[tp[1]] = stable
     if end == stable:
         return True
-    batches = await _read(admin, tp, stable, end)
+    batches = await _read(admin, tp, stable, end, patience)
     if batches is None or len(stage.marks) == 1:  # the log itself says what is wrong with it, or all is one writer's
         stage.ends[tp[1]] = end
         return True
@@ -152,9 +156,9 @@ async def _add_tail(admin: Admin, stage: StageMarks, tp: TopicPartition, stable:
     return True
 
 
-async def _read(admin: Admin, tp: TopicPartition, start: int, end: int) -> list[RawBatch] | None:
+async def _read(admin: Admin, tp: TopicPartition, start: int, end: int, patience: Patience) -> list[RawBatch] | None:
     """The committed batches of a partition between two offsets; None where they can't be read. Raises KafkaError."""
-    if (await stable_ends(admin, [tp], {tp: end}))[tp] < end:
+    if (await stable_ends(admin, [tp], {tp: end}, patience))[tp] < end:
         return None
     found: list[RawBatch] = []
     fetcher = Fetcher(admin, isolation="read_committed")
@@ -170,8 +174,9 @@ async def _read(admin: Admin, tp: TopicPartition, start: int, end: int) -> list[
     return found
 
 
-async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Snapshot:
+async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS, patience: Patience | None = None) -> Snapshot:
     """Read the aggregate cluster. Raises KafkaError, MovingError."""
+    patience = patience or Patience()
     topic, output = job.input_topic(config), job.output_topic(config)
     async with timeouts.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
         counts = []
@@ -188,10 +193,10 @@ async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Snapsho
         if output != topic:
             group = job.dedupe_group(config)
             moved = await moved_topic(admin, group, stage, topic)
-            dedupe = await _stage(admin, {stage: group}, topic, output, moved)
+            dedupe = await _stage(admin, {stage: group}, topic, output, patience, moved)
         chosen = TopicChoice(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
-        mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)
+        mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic, patience)
         groups = [job.mirror_group(config, name) for name in job.sources(config)]
         positions = [await admin.all_committed(group, require_stable=False) for group in groups]
     return Snapshot(mirror, dedupe, frozenset(topic for of_group in positions for topic, _ in of_group))

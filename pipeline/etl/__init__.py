@@ -28,6 +28,8 @@ interrupt      signals that end the command
 run            a run of a plan: what Spark and Delta do of it
 delta          the table's commit: rows, ranges, counts and run number together
 ledger         the notes of nights, as commits carry them
+changenotes    what others have changed in the table, as commits note it
+changes        what others have changed in the table, read from Delta's log
 table          the ledger of a table, read from Delta's log without a JVM
 rowcounts      the rows of a table and of its rejects, as its data files have them
 rejects        the table of records that are no rows

@@ -12,7 +12,16 @@ from penstock.pipeline import job
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete
-from penstock.pipeline.etl.night import COVERED_MAX, YESTERDAY, Consent, WhenIncomplete, parse_night, parse_nights, time_zone
+from penstock.pipeline.etl.night import (
+    COVERED_MAX,
+    YESTERDAY,
+    Consent,
+    Deleted,
+    WhenIncomplete,
+    parse_night,
+    parse_nights,
+    time_zone,
+)
 from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
 
 
@@ -40,6 +49,11 @@ class IncompleteFailure(click.ClickException):
 @click.option("--until", metavar="DATE", help="With --follow: end once this night is loaded.")
 @click.option("--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]")
 @click.option("--reload", is_flag=True, help="Load the committed offsets of the night again and replace its rows.")
+@click.option(
+    "--deleted",
+    type=click.Choice(["keep", "restore"]),
+    help="With --reload: rows that were deleted from the table on purpose stay deleted, or come back.",
+)
 @click.option(
     "--covering",
     is_flag=True,
@@ -89,6 +103,7 @@ def command(
     until: str | None,
     tables: tuple[str, ...],
     reload: bool,
+    deleted: Deleted,
     covering: bool,
     covering_since: str | None,
     from_earliest: bool,
@@ -109,8 +124,9 @@ def command(
     A job that waits for a whole night waits for the file `_penstock/_READY/night=DATE` in the table's folder. A night that was
     loaded with `--incomplete mark` has `_penstock/_INCOMPLETE/night=DATE` until a later night brings the rest.
 
-    A night that is in the table already is left alone. One that would take others along, since nights between it and the
-    table's last one are missing, is refused without --covering. A night has to be over by the aggregate cluster's clock, too.
+    A night that is in the table already is left alone. A --reload of one from which rows were deleted on purpose is refused
+    without --deleted. One that would take others along, since nights between it and the table's last one are missing, is
+    refused without --covering. A night has to be over by the aggregate cluster's clock, too.
     Of several tables each is loaded by itself: what one refuses doesn't stop the others. Exit codes: 0 done, 1 refused or
     failed, 2 wrong configuration, 3 incomplete (and nothing worse), 130 interrupted (Ctrl-C).
 
@@ -121,8 +137,10 @@ def command(
 
     log.setup()
     since = None if covering_since is None else parse_night(covering_since)
-    consent = Consent(covering, since, from_earliest, accept_table)
+    consent = Consent(covering, since, from_earliest, accept_table, deleted)
     _check_options(night, nights, follow, until, of_a_night=reload or consent != Consent(), take_back=take_back)
+    if deleted and not reload:
+        raise click.UsageError("--deleted says what a --reload does")
     config = job.load(path, overrides, "etl")
     job.check_tables(config)
     zone = time_zone(config["penstock.etl.time.zone"])

@@ -21,10 +21,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock.pipeline.etl import fitting
+from penstock.pipeline.etl.changenotes import CHANGES_DOMAIN
+from penstock.pipeline.etl.changes import notes_for
 from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, RESERVED, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.events import NO_CONSTRAINTS, REJECT, REJECT_TYPE, Constraints
-from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit
+from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit, Status
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import status
@@ -75,13 +77,20 @@ class Transaction:
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
         self._transaction.readTxn().addOne(RUN_APP_ID)
-        run = status(table).run
-        if run != plan.run - 1:
-            raise Refused(f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again")
+        self._status = self._not_overtaken()
         self._declare(declared)
 
     def _begin(self) -> Any:
         return self._log.startTransaction(self._none, self._none)
+
+    def _not_overtaken(self) -> Status:
+        """The table as it is now. Raises Refused when its run number is not the one that the plan was made on."""
+        found = status(self._table)
+        if found.run != self._plan.run - 1:
+            raise Refused(
+                f"the table is at run {found.run}, so run {self._plan.run} was overtaken by another process; run it again"
+            )
+        return found
 
     def _action(self, document: dict[str, Any]) -> Any:
         return self._delta.actions.Action.fromJson(json.dumps(document))
@@ -186,6 +195,15 @@ class Transaction:
         )
         return command.write(transaction, self._session, self._none, False)
 
+    @property
+    def status(self) -> Status:
+        """The table as it was when the transaction began."""
+        return self._status
+
+    def positions(self) -> Any:
+        """Partition and offset of the rows that the table has in the plan's ranges."""
+        return self._spark.read.format("delta").load(self._table.uri).where(self._replaced()).select("partition", "offset")
+
     def read_rejects(self, written: Written) -> Any:
         """The rejects that were written, as `rejects.FOUND` has them."""
         schema = f"{POSITION_DDL}, {REJECT} {REJECT_TYPE}"
@@ -210,16 +228,20 @@ class Transaction:
         return " OR ".join(spans) or "FALSE"
 
     def commit(self, night: NightCommit) -> int:
-        """Commit the written files with the night's ledger entry and the run number; the table's new
-        version."""
-        # Without a time of its own the run number is never retired by
-        # `delta.setTransactionRetentionDuration`.
+        """Commit the written files with the night's ledger entry, the notes about changes of the table and the run number; the
+        table's new version. Raises Refused when another process was quicker."""
+        self._not_overtaken()  # Delta can't tell once it has removed the other's commit from its log
         run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, self._none)
-        ledger = self._delta.actions.DomainMetadata(DOMAIN_PREFIX + night.night, night.to_json(), False)
-        actions = self._actions.appended(ledger).appended(run)
+        ledger = self._domain(DOMAIN_PREFIX + night.night, night.to_json())
+        noted = notes_for(self._table, self._status, night, self._transaction.readVersion(), self._plan.takes_back)
+        notes = self._domain(CHANGES_DOMAIN, noted.to_json())
+        actions = self._actions.appended(ledger).appended(notes).appended(run)
         for gone in self._plan.takes_back:
-            actions = actions.appended(self._delta.actions.DomainMetadata(DOMAIN_PREFIX + gone, "", True))
+            actions = actions.appended(self._domain(DOMAIN_PREFIX + gone, "", removed=True))
         return self._commit(actions)
+
+    def _domain(self, name: str, text: str, *, removed: bool = False) -> Any:
+        return self._delta.actions.DomainMetadata(name, text, removed)
 
     def _commit(self, actions: Any) -> int:
         none = self._none

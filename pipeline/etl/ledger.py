@@ -1,8 +1,10 @@
 """The notes of nights, as the table's commits carry them.
 
 Each night's commit has, beside its rows, one `domainMetadata` action (domain `penstock.etl.night.DATE`)
-with the night's ranges and counts, and a `txn` action with the run number. Delta keeps the newest of each
-in every checkpoint, so both outlive the clean-up of old log files, which commit infos do not.
+with the night's ranges and counts, one with what others have changed (changenotes.py), and a `txn` action with the run number.
+Delta keeps the newest of each domain in every checkpoint, so they outlive the clean-up of old log files, which commit infos do
+not. It forgets a `txn` once an owner has set `delta.setTransactionRetentionDuration`: the run number is read from the domains,
+and the `txn` lets two commits of one run meet.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.pipeline.clients.fetcher import BatchMark
+from penstock.pipeline.etl.changenotes import ChangeNotes
 from penstock.pipeline.etl.errors import EtlError, words_of
 
 DOMAIN_PREFIX = "penstock.etl.night."
@@ -36,6 +39,11 @@ class Range:
     rows: int
     rejects: int
 
+    @property
+    def deleted(self) -> int:
+        """Records whose rows an owner had deleted, and that a reload has left out."""
+        return self.records - self.rows - self.rejects
+
     def joined(self, later: Range) -> Range:
         """This part and the one that goes on where it ends, as one."""
         counts = self.records + later.records, self.rows + later.rows, self.rejects + later.rejects
@@ -57,7 +65,8 @@ class NightCommit:
     that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are what the
     logs had right below the ends of its ranges, where that is noted. `decided` are sentences about what a person decided
     for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them.
-    `later` are the rows whose records have timestamps of later days than the night; None where nobody counted them."""
+    `later` are the rows whose records have timestamps of later days than the night; None where nobody counted them. `kept` are
+    the rows of the rejects' table that are this night's; -1 where that is not noted."""
 
     night: str
     run: int
@@ -70,6 +79,7 @@ class NightCommit:
     decided: tuple[str, ...] = field(default=())
     joined: tuple[tuple[int, str], ...] = field(default=())
     later: int | None = None
+    kept: int = -1
 
     @property
     def runs(self) -> list[tuple[int, str]]:
@@ -110,6 +120,7 @@ class NightCommit:
             "decided": list(self.decided),
             "joined": [list(run) for run in self.joined],
             "later": self.later,
+            "kept": self.kept,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -131,8 +142,8 @@ class NightCommit:
             decided = tuple(map(str, document.get("decided", ())))
             joined = tuple((int(number), str(plan_id)) for number, plan_id in document.get("joined", ()))
             plan, later = str(document.get("plan", WITHOUT_PLAN_ID)), document.get("later")
-            later = None if later is None else int(later)
-            return cls(night, run, partitions, missing, topic_id, nights, plan, epochs, decided, joined, later)
+            later, kept = None if later is None else int(later), int(document.get("kept", -1))
+            return cls(night, run, partitions, missing, topic_id, nights, plan, epochs, decided, joined, later, kept)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
 
@@ -154,13 +165,14 @@ def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, LogEnd]:
 class Status:
     """What the table holds: its nights in order, the last run's number, and where the next night starts. `schema` is the
     table's, as Delta's log has it in JSON, `id` the table's own, `named_topic` the topic that its metadata names; each is empty
-    when there is no table, or none of it."""
+    when there is no table, or none of it. `notes` are those about what others have changed."""
 
     nights: list[NightCommit]
     run: int
     schema: str = ""
     id: str = ""
     named_topic: str = ""
+    notes: ChangeNotes = field(default=ChangeNotes())
 
     @property
     def topic(self) -> str:

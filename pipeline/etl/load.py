@@ -26,6 +26,7 @@ from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
 from penstock.pipeline import job
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
+from penstock.pipeline.etl.changes import are_deleted, deleted_rows
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.engine import Engine
@@ -36,6 +37,7 @@ from penstock.pipeline.etl.night import (
     NIGHTS_MAX,
     YESTERDAY,
     Consent,
+    Deleted,
     Night,
     WhenIncomplete,
     between,
@@ -300,6 +302,14 @@ class Load:
                 f"hint: set `{self._keys}topic={status.topic}`, with `topics` or dedupe's topics to match, or"
                 f" `{self._keys}table` to another place"
             )
+        rejects.check_owner(self._rejects, self._table, f"{self._keys}rejects")
+        kept = sum(commit.rejects for commit in status.nights)
+        if kept and not self._rejects.names(table.LOG):
+            self._log.warning(
+                "the table's nights have %d rejects, and no table of rejects is at `%s`: is a disk not mounted? `penstock "
+                "audit` names the nights, and a `--reload` of each brings its rejects back",
+                *(kept, self._rejects),
+            )
         pending = plan.pending(self._table, status)
         commit = status.night(str(night))
         if commit is not None and not reload:
@@ -312,13 +322,20 @@ class Load:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
                 raise _unfinished(pending)
+            if consent.deleted is not None and pending.without_deleted != (consent.deleted == "keep"):
+                raise Refused(
+                    f"the reload of night {pending.night} was begun with the other choice of `--deleted`: finish it with "
+                    "`--reload` alone"
+                )
             await self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs)
             return pending
-        made = await (self._reload_plan(night, status) if reload else self._next_plan(night, status, consent, at_once))
+        made = await (
+            self._reload_plan(night, status, consent.deleted) if reload else self._next_plan(night, status, consent, at_once)
+        )
         await asyncio.to_thread(self._persist, made)
         return made
 
-    async def _reload_plan(self, night: Night, status: Status) -> plan.Plan:
+    async def _reload_plan(self, night: Night, status: Status, deleted: Deleted) -> plan.Plan:
         commit = status.night(str(night))
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
@@ -326,9 +343,18 @@ class Load:
             raise Refused(f"night {night} was loaded with night {commit.night}: reload that one")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
         await self._cut.check_still_there(ranges, commit.topic_id, commit.epochs)
+        words = await asyncio.to_thread(are_deleted, self._table, status, commit)
+        if words and deleted is None:
+            raise Refused(
+                f"rows of night {night} were deleted on purpose, and a reload would bring them back: {'; '.join(words)}\n"
+                f"hint: {self._command('--night', night, '--reload', '--deleted', 'keep')} lets them stay deleted, and"
+                " `--deleted restore` brings them back"
+            )
+        if words and deleted == "keep":
+            await asyncio.to_thread(deleted_rows, self._table, status, commit)
         return plan.Plan(
-            str(night), status.run + 1, ranges, reload=True, missing=commit.missing,
-            topic_id=commit.topic_id, nights=commit.nights, epochs=commit.epochs,
+            str(night), status.run + 1, ranges, reload=True, missing=commit.missing, topic_id=commit.topic_id,
+            nights=commit.nights, epochs=commit.epochs, without_deleted=bool(words) and deleted == "keep",
         )  # fmt: skip
 
     async def _next_plan(self, night: Night, status: Status, consent: Consent, at_once: bool) -> plan.Plan:
@@ -488,6 +514,7 @@ class Load:
             if run.night.rejects:
                 self._on_step(f"{made.night} keeps {run.rejects:,} rejects")
                 corrupt = await self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT)
+                await asyncio.to_thread(self._claim_rejects)
                 await asyncio.to_thread(run.keep_rejects, corrupt)
             else:
                 await asyncio.to_thread(run.remove_earlier_rejects)
@@ -496,6 +523,9 @@ class Load:
             version = await asyncio.to_thread(run.commit)
         self._log.debug("night %s is version %d of the table", made.night, version)
         return run.night
+
+    def _claim_rejects(self) -> None:
+        rejects.claim(self._rejects, self._table, f"{self._keys}rejects")
 
     def _finish(self, commit: NightCommit) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker. Raises EtlError."""
@@ -511,6 +541,7 @@ class Load:
         status = table.status(self._table)
         stray = rejects.stray(self._rejects, status)
         if stray:
+            self._claim_rejects()
             spark = self._started()
             with session.failures_as_words("the rejects of runs that don't count can't be removed"):
                 rejects.remove(spark, self._rejects, stray)

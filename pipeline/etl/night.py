@@ -12,6 +12,8 @@ from penstock.config import ConfigError
 NIGHTS_MAX = 3660
 COVERED_MAX = 3  # nights that one takes along without a person's word: those of a long weekend
 WhenIncomplete = Literal["wait", "fail", "mark"]
+Deleted = Literal["keep", "restore"] | None
+"""What a reload does with rows that were deleted on purpose; None: it is refused where there are any."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,13 +42,14 @@ class Consent:
 
     covering: the night takes up to `COVERED_MAX` missing nights before it along; covering_since: any number, from this one on.
     from_earliest: a new table begins where its topic does by now. accept_table: the table that is there is the right one,
-    whatever the aggregate notes of it.
+    whatever the aggregate notes of it. deleted: what a reload does with rows that were deleted on purpose.
     """
 
     covering: bool = False
     covering_since: Night | None = None
     from_earliest: bool = False
     accept_table: bool = False
+    deleted: Deleted = None
 
 
 def between(first: Night, last: Night) -> list[Night]:

@@ -57,6 +57,7 @@ class Plan:
     are loaded with it, `epochs` what the logs had right below the ends. `id` tells plans of one run apart, which two
     machines may make; the rejects carry it. `decided` are sentences about what a person decided for it. A plan that
     `takes_back` nights reads nothing: what they hold becomes part of `night`.
+    A reload with `without_deleted` leaves out the records whose rows an owner has deleted.
     """
 
     night: str
@@ -71,6 +72,7 @@ class Plan:
     epochs: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     decided: tuple[str, ...] = field(default=())
     takes_back: tuple[str, ...] = field(default=())
+    without_deleted: bool = False
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
         """What of a partition can be read: its range without the corrupt batches, in order."""
@@ -113,6 +115,7 @@ class Plan:
             "epochs": epochs_to_json(self.epochs),
             "decided": list(self.decided),
             "takes_back": list(self.takes_back),
+            "without_deleted": self.without_deleted,
         }
 
 
@@ -176,7 +179,7 @@ def load(table: Storage, run: int) -> Plan | None:
         decided, takes_back = (tuple(map(str, document.get(name, ()))) for name in ("decided", "takes_back"))
         plan = Plan(
             night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs, decided,
-            takes_back,
+            takes_back, bool(document.get("without_deleted", False)),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({words_of(error)}); remove it to plan the night again") from None
@@ -217,8 +220,10 @@ def joined(plan: Plan, status: Status) -> NightCommit | None:
         for tp, part in commit.partitions.items():
             partitions[tp] = partitions[tp].joined(part) if tp in partitions else part
     runs = tuple(run for commit in commits for run in commit.runs)
+    kept = -1 if any(commit.kept < 0 for commit in commits) else sum(commit.kept for commit in commits)
     return NightCommit(
-        plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs, plan.decided, runs
+        plan.night, plan.run, partitions, plan.missing, plan.topic_id, plan.nights, plan.id, plan.epochs, plan.decided, runs,
+        kept=kept,
     )  # fmt: skip
 
 

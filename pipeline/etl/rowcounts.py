@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import deltalake
+import numpy
 import pyarrow.parquet
 from deltalake.exceptions import DeltaError
 
+from penstock.pipeline.etl.changenotes import Place
 from penstock.pipeline.etl.errors import EtlError, words_of
-from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, TopicPartition
+from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, NightCommit, TopicPartition
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import LOG, THREADS, newest_state
@@ -21,20 +24,66 @@ from penstock.pipeline.etl.table import LOG, THREADS, newest_state
 UNREADABLE = "the rejects' table `{}` can't be read"
 
 
-def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
-    """Rows by the topic and partition that they came from, counted in the table's current data files. Raises EtlError."""
+class NightRanges:
+    """Which night a row belongs to, by the offsets of the ranges that the nights took."""
+
+    def __init__(self, nights: Iterable[NightCommit]) -> None:
+        spans: dict[TopicPartition, list[tuple[int, int, str]]] = {}
+        for night in nights:
+            for tp, part in night.partitions.items():
+                if part.start < part.end:
+                    spans.setdefault(tp, []).append((part.start, part.end, night.night))
+        self._starts, self._ends, self._names = {}, {}, {}
+        for tp, of_it in spans.items():
+            starts, ends, names = zip(*sorted(of_it), strict=True)
+            self._starts[tp], self._ends[tp], self._names[tp] = numpy.array(starts), numpy.array(ends), names
+
+    def count(self, tp: TopicPartition, offsets: Any) -> Counter[Place]:
+        """How many of these offsets (a numpy array) of a partition are each night's; those of none are night ""'s."""
+        if tp not in self._starts:
+            return Counter({("", *tp): len(offsets)})
+        index = numpy.searchsorted(self._starts[tp], offsets, side="right") - 1
+        index[offsets >= self._ends[tp][index]] = -1
+        counts = numpy.bincount(index + 1)
+        return Counter({(("", *self._names[tp])[number], *tp): int(counts[number]) for number in numpy.flatnonzero(counts)})
+
+
+def rows_by_night(table: Storage, nights: Iterable[NightCommit]) -> Counter[Place]:
+    """Rows by the night, topic and partition that they came from, counted in the table's current data files. Raises
+    EtlError."""
+    counts: Counter[Place] = Counter()
     if not table.names(LOG):
-        return {}
-    counts: Counter[TopicPartition] = Counter()
+        return counts
+    ranges = NightRanges(nights)
     with _failures_as_words(f"the rows of the table `{table}` can't be counted"):
         with delta_table(table) as log:
             fragments = log.to_pyarrow_dataset().get_fragments()
             files = [fragment.path for fragment in fragments]
         for name in files:
-            with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
-                for batch in file.iter_batches(columns=["topic", "partition"], use_threads=THREADS):
-                    _count_rows(batch, counts)
-    return dict(counts)
+            counts.update(_rows_of(table, name, ranges))
+    return counts
+
+
+def count_file(table: Storage, name: str, ranges: NightRanges) -> Counter[Place]:
+    """The rows of one data file likewise, be it in the table still or not. Raises FileNotFoundError, EtlError."""
+    try:
+        return _rows_of(table, name, ranges)
+    except FileNotFoundError:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        raise EtlError(f"the rows of `{table}/{name}` can't be counted: {words_of(error)}") from None
+
+
+def _rows_of(table: Storage, name: str, ranges: NightRanges) -> Counter[Place]:
+    counts: Counter[Place] = Counter()
+    with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
+        for batch in file.iter_batches(columns=["topic", "partition", "offset"], use_threads=THREADS):
+            of_batch = pyarrow.Table.from_batches([batch])
+            for group in of_batch.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_batches():
+                for row in range(group.num_rows):
+                    tp = group["topic"][row].as_py(), group["partition"][row].as_py()
+                    counts.update(ranges.count(tp, group["offset_list"][row].values.to_numpy(zero_copy_only=False)))
+    return counts
 
 
 @contextmanager
@@ -44,12 +93,6 @@ def _failures_as_words(what: str) -> Iterator[None]:
         yield
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise EtlError(f"{what}: {words_of(error)}") from None
-
-
-def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> None:
-    grouped = pyarrow.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([([], "count_all")])
-    for row in grouped.to_pylist():
-        counts[row["topic"], row["partition"]] += row["count_all"]
 
 
 def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 from penstock import failpoints
 from penstock.pipeline.etl import events, rejects, rowcounts
+from penstock.pipeline.etl.changes import deleted_rows
 from penstock.pipeline.etl.declared import Declared
 from penstock.pipeline.etl.delta import NOTHING, Transaction
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.etl.ledger import NightCommit, Range
+from penstock.pipeline.etl.ledger import NightCommit, Range, TopicPartition
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
+from penstock.pipeline.etl.table import LOG
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
 BEFORE_COMMIT = failpoints.declare("etl.before_commit", "everything but the commit is done")
 AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, nobody was told")
+
+
+NONE_DELETED: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class Run:
@@ -26,6 +35,7 @@ class Run:
 
     def __init__(self, spark: Any, table: Storage, rejects_table: Storage, plan: Plan, declared: Declared) -> None:
         self._spark = spark
+        self._table = table
         self._rejects_table = rejects_table
         self._plan = plan
         self._run = plan.run, plan.id
@@ -41,9 +51,11 @@ class Run:
 
     def write(self, servers: str) -> None:
         """Read the ranges once: rows and rejects to the transaction's files, counts to what will be committed."""
-        plan = self._plan
+        plan, deleted = self._plan, Counter[TopicPartition]()
         if plan.offsets > 0 or plan.reload:
             records = events.read(self._spark, servers, plan, self._declared)
+            if plan.without_deleted:
+                records, deleted = self._without_deleted(records)
             parsed = events.parse(records, self._declared, self._transaction.constraints(self._declared))
             counted, counts = events.observe(parsed, plan)
             written = self._transaction.write(counted.selectExpr(*events.written_columns(self._declared)))
@@ -54,8 +66,21 @@ class Run:
                     f"night {plan.night}: {rows} rows and {read - rows} rejects were read, but {written.rows} and"
                     f" {written.rejects} written"
                 )
-            self._written, self.night = written, _commit_of(plan, found)
+            self._written, self.night = written, _commit_of(plan, found, deleted)
+        self.night = replace(self.night, kept=self.rejects)
         failpoints.failpoint(ROWS_WRITTEN)
+
+    def _without_deleted(self, records: Any) -> tuple[Any, Counter[TopicPartition]]:
+        """The records without those whose rows an owner has deleted, and how many those are by partition: a record that was
+        loaded stands in the table, or among the rejects."""
+        status = self._transaction.status
+        before = status.night(self._plan.night)
+        assert before is not None, "a night that is not there is not loaded again"
+        deleted = deleted_rows(self._table, status, before)
+        known = self._transaction.positions()
+        if before.rejects and self._rejects_table.names(LOG):
+            known = known.unionAll(rejects.positions(self._spark, self._rejects_table, before.runs))
+        return records.join(known, ["partition", "offset"], "left_semi"), deleted
 
     def keep_rejects(self, corrupt: list[bytes | None]) -> None:
         """Take the rejects, each with its reason, from where they were written beside the rows to their own table. `corrupt`
@@ -90,12 +115,12 @@ class Run:
         return version
 
 
-def _commit_of(plan: Plan, counts: events.Counts) -> NightCommit:
+def _commit_of(plan: Plan, counts: events.Counts, deleted: Mapping[TopicPartition, int] = NONE_DELETED) -> NightCommit:
     partitions = {}
     for tp, (start, end) in plan.ranges.items():
         records, rows = counts.partitions.get(tp, (0, 0))
         records += sum(batch.records for batch in plan.corrupt if (batch.topic, batch.partition) == tp)
-        partitions[tp] = Range(start, end, records, rows, records - rows)
+        partitions[tp] = Range(start, end, records + deleted.get(tp, 0), rows, records - rows)
     return NightCommit(
         plan.night,
         plan.run,

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pyarrow.parquet
 
+from penstock.pipeline.etl.changenotes import CHANGES_DOMAIN, ChangeNotes
 from penstock.pipeline.etl.errors import EtlError, words_of
 from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit, Status
 from penstock.pipeline.etl.storage import Storage
@@ -28,19 +29,23 @@ def status(table: Storage) -> Status:
 
 def _status(table: Storage) -> Status:
     nights: dict[str, NightCommit] = {}
-    run, schema, table_id, topic = 0, "", "", ""
+    run, schema, table_id, topic, notes = 0, "", "", "", ChangeNotes()
     for action in _ledger_actions(table):
         domain, txn, metadata = action.get("domainMetadata"), action.get("txn"), action.get("metaData")
         if domain is not None and domain["domain"].startswith(DOMAIN_PREFIX):
             nights.pop(domain["domain"], None)
             if not domain["removed"]:
                 nights[domain["domain"]] = NightCommit.from_json(domain["configuration"])
+        elif domain is not None and domain["domain"] == CHANGES_DOMAIN:
+            notes = ChangeNotes.from_json(domain["configuration"])
         elif txn is not None and txn["appId"] == RUN_APP_ID:
             run = int(txn["version"])
         elif metadata is not None:
             schema, table_id = metadata["schemaString"], str(metadata.get("id", ""))
             topic = str(dict(metadata.get("configuration") or {}).get(TOPIC_PROPERTY, ""))
-    return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema, table_id, topic)
+    # An owner's settings may have let Delta forget the transaction's number.
+    run = max(run, notes.run, *(commit.run for commit in nights.values()), 0)
+    return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema, table_id, topic, notes)
 
 
 def committed(table: Storage) -> list[NightCommit]:
@@ -62,11 +67,27 @@ def _ledger_actions(table: Storage) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def version(table: Storage) -> int:
+    """The version that the table is at; -1 when there is none. Raises EtlError."""
+    names = table.names(LOG)
+    checkpoint, _ = _newest_checkpoint(names)
+    return max([checkpoint, *(number for number, _ in _commits(names))])
+
+
+def commits_after(table: Storage, version: int) -> list[tuple[int, str]]:
+    """The commits that the log still has behind a version, in order, each with its file. Raises EtlError."""
+    return [(number, name) for number, name in _commits(table.names(LOG)) if number > version]
+
+
+def _commits(names: Iterable[str]) -> list[tuple[int, str]]:
+    matches = (re.fullmatch(r"(\d{20})\.json", name) for name in names)
+    return [(int(match[1]), match[0]) for match in matches if match is not None]
+
+
 def newest_state(names: list[str]) -> tuple[list[str], list[str]]:
     """The files of the newest whole checkpoint, and those of the commits behind it, in order."""
     version, checkpoint = _newest_checkpoint(names)
-    commits = [match for match in (re.fullmatch(r"(\d{20})\.json", name) for name in names) if match is not None]
-    return checkpoint, [match[0] for match in commits if int(match[1]) > version]
+    return checkpoint, [name for number, name in _commits(names) if number > version]
 
 
 def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:

@@ -24,9 +24,13 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.partitioner import partition_for
+from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.night import parse_night
+from penstock.pipeline.stages.batches import send
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch
 from support.harness import BrokerProcess
 from support.patience import until
 from support.stages import StageProcess, write_properties
@@ -183,12 +187,13 @@ class Pipeline:
             "id": [f"{partition}" for partition, count in rows.items() for _ in range(count)],
             "topic": [topic for _, count in rows.items() for _ in range(count)],
             "partition": pyarrow.array([p for p, count in rows.items() for _ in range(count)], pyarrow.int32()),
+            "offset": pyarrow.array([offset for count in rows.values() for offset in range(count)], pyarrow.int64()),
         }
         file = table / "rows.parquet"
         pyarrow.parquet.write_table(pyarrow.table(columns), file)
         fields = [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in (("id", "string"), ("topic", "string"), ("partition", "integer"))
+            for name, kind in (("id", "string"), ("topic", "string"), ("partition", "integer"), ("offset", "long"))
         ]
         ranges = {(topic, partition): Range(0, ends[partition], noted[partition], noted[partition], 0) for partition in noted}
         actions = [
@@ -259,7 +264,8 @@ def test_counts_agree_while_stages_move_and_name_the_hop_of_each_planted_fault(p
     pipeline.load({**right, 1: right[1] - 1}, right)
     answer = pipeline.audit()
     assert answer["parts_at"] == "table table"
-    assert answer["hops"]["table table"]["trouble"] == f"rows of partition 1: {right[1] - 1} for {right[1]}"
+    trouble = f"rows of night 2013-01-01, partition 1: {right[1] - 1} for {right[1]}"
+    assert answer["hops"]["table table"]["trouble"] == trouble
     wrong = {**right, 0: right[0] + 1}
     pipeline.load(wrong, wrong)
     assert pipeline.audit()["hops"]["table table"]["trouble"].startswith("loaded of partition 0")
@@ -735,7 +741,7 @@ def test_trouble_is_one_sentence(pipeline: Pipeline) -> None:
         check=False,
         timeout=170,
     )
-    assert done.returncode == 1 and "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert done.returncode == 3 and "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
 def test_what_dedupe_reads_again_or_passes_over_is_named(pipeline: Pipeline) -> None:
@@ -801,3 +807,74 @@ def test_a_loss_is_not_hidden_by_records_that_were_read_again(pipeline: Pipeline
     pipeline.operate_dedupe("position", f"{pipeline.topic}:0", "--at", str(ends[0]))
     until(lambda: pipeline.audit()["parts_at"] is None and is_read(), "dedupe")
     pipeline.settle(deduped=300)
+
+
+def test_a_source_that_can_not_be_asked_is_no_loss(pipeline: Pipeline) -> None:
+    """A wrong port, a topic that was deleted, a broker that is gone: the rest is counted, and nobody can tell."""
+    hops = pipeline.settle(deduped=100)["hops"]
+    right = {int(p): count for p, count in hops[f"aggregate {pipeline.topic}.deduped"]["partitions"].items()}
+    pipeline.load(right, right)
+    for stage in pipeline.stages:
+        stage.stop()
+    source, aggregate = f"A {pipeline.topic}", f"aggregate {pipeline.topic}"
+
+    async def delete() -> None:
+        async with Admin(pipeline.source.bootstrap) as admin:
+            await admin.delete_topics([pipeline.topic])
+
+    def check(words: str, *arguments: str) -> None:
+        done = pipeline.run("--json", *arguments)
+        assert done.returncode == 3, done.stderr
+        answer = json.loads(done.stdout)
+        found = {hop["name"]: hop for hop in answer["hops"]}
+        assert answer["parts_at"] is None and answer["untold"] == [source, aggregate]
+        assert (found[source]["records"], found[source]["waiting"]) == (None, None) and words in found[source]["note"]
+        assert found[aggregate]["records"] == 110 and found["table table"]["records"] == found["table table"]["expected"] == 100
+        said = " ".join(pipeline.run(*arguments).stdout.split())
+        assert "?" in said and "Cannot tell whether" in said and "Complete" not in said
+
+    check("Connection refused", "--set", "source.A.bootstrap.servers=127.0.0.1:1")
+    asyncio.run(delete())
+    check(f"`{pipeline.topic}`")
+    pipeline.source.kill()
+    check("cannot connect")
+
+
+@pytest.mark.parametrize("place", ["source", "aggregate", "behind"])
+def test_an_open_transaction_that_holds_records_back_is_named(pipeline: Pipeline, place: str) -> None:
+    """Of a producer that died, at a source; in the aggregate, with records of the mirror in front of which it stands, and
+    with none."""
+    hops = pipeline.settle(deduped=100)["hops"]
+    right = {int(p): count for p, count in hops[f"aggregate {pipeline.topic}.deduped"]["partitions"].items()}
+    pipeline.load(right, right)
+    assert pipeline.audit()["complete"]
+    broker = pipeline.source if place == "source" else pipeline.target
+    hop = f"A {pipeline.topic}" if place == "source" else f"aggregate {pipeline.topic}"
+    builder = BatchBuilder(0)
+    for number in range(50):
+        builder.append(b"%d" % number, b"{}", DAY_MS)
+
+    async def scene() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            sender = TransactionalSender(admin, "one that died", 600_000)
+            await sender.init()
+            await sender.begin()
+            at = await admin.end_offset((pipeline.topic, 1))
+            await send(sender, (pipeline.topic, 1), [RawBatch(builder.build())])
+            if place == "aggregate":
+                before = await pipeline.at(1)
+                pipeline.send(pipeline.source, pipeline.topic, list(range(500, 540)))
+                await asyncio.to_thread(until, lambda: asyncio.run(pipeline.at(1)) > before, "the mirror to copy them")
+            answer = await asyncio.to_thread(pipeline.audit)
+            whose = f"producer id {sender.producer_id} in `{pipeline.topic}` partition 1 at offset {at}"
+            words = f"waits for an open transaction of {whose}"
+            assert answer["parts_at"] is None and answer["untold"][0] == hop, answer
+            assert words in answer["hops"][hop]["open"][0]
+            assert (words in answer["hops"][hop]["note"]) == (place == "aggregate")
+            done = await asyncio.to_thread(pipeline.run)
+            said = " ".join(done.stdout.split())
+            assert done.returncode == 3 and "Complete" not in said and f"producer id {sender.producer_id}" in said
+            await sender.abort()
+
+    asyncio.run(scene())
+    assert pipeline.settle(deduped=140 if place == "aggregate" else 100)["untold"] == []

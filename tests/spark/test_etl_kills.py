@@ -145,8 +145,8 @@ def check(folder: str) -> None:
     commits = table.committed(storage)
     assert [commit.night for commit in commits] == NIGHTS
     assert {reject["run"] for reject in kept} == {commits[0].run}
-    rows = rowcounts.rows_by_partition(storage)
-    for tp, count in rows.items():
-        assert sum(commit.partitions[tp].rows for commit in commits) == count
+    assert rowcounts.rows_by_night(storage, commits) == {
+        (commit.night, *tp): part.rows for commit in commits for tp, part in commit.partitions.items() if part.rows
+    }
     for commit in commits:
         assert json.loads(storage.read(ready.ready_marker(commit.night)))["rows"] == commit.rows

@@ -14,15 +14,17 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 
 from penstock.config import Config
 from penstock.pipeline import job
+from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.etl import places, session
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import Load, Outcome
@@ -69,6 +71,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._there: list[tuple[Producer, list[str]]] = []
+        self._committed: Counter[int] = Counter()
         self.source_admin = self.admin = self._open(self.bootstrap, [self.topic, f"{self.topic}.deduped"])
         if self.source:
             self.source_admin = self._open(self.source, [self.topic])
@@ -135,6 +138,7 @@ class World:
                     place = {"partition": number % PARTITIONS, "timestamp": day_ms(stamp or day)}
                     producer.produce(topic, value, key=b"k", headers=headers, **place)
             (producer.abort_transaction if abort else producer.commit_transaction)(30)
+        self._committed.update({} if abort else Counter(number % PARTITIONS for number in range(len(values))))
 
     def events(self, day: str, count: int, start: int = 0) -> None:
         """Send good events of a day."""
@@ -162,12 +166,18 @@ class World:
             if self._ends(admin, topic, IsolationLevel.READ_COMMITTED) == ends:
                 return ends
 
-    def commit(self, group: str, offsets: list[int], topic: str = "") -> None:
-        """Commit positions in the input topic (or another one) under a group."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        positions = [TopicPartition(topic or self.topic, partition, offset) for partition, offset in enumerate(offsets)]
-        consumer.commit(offsets=positions, asynchronous=False)
-        consumer.close()
+    def commit(self, group: str, offsets: list[int], topic: str = "", *counters: str) -> None:
+        """Commit positions in the input topic (or another one) under a group; these counters say that all was counted."""
+        positions = {
+            (topic or self.topic, p): (offset, json.dumps(dict.fromkeys(counters, self._committed[p])) if counters else "")
+            for p, offset in enumerate(offsets)
+        }
+
+        async def commit() -> None:
+            async with Admin(self.bootstrap) as admin:
+                await admin.commit(group, positions)
+
+        asyncio.run(commit())
 
     def describe_raw(self, **changes: str) -> None:
         """Add a table `raw` to the configuration: of the input topic, which is loaded after the mirror."""
@@ -198,8 +208,14 @@ class World:
     def arrive(self, less: int = 0) -> None:
         """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
         self.ends(f"{self.topic}.deduped")
-        self.commit("penstock-mirror.mirror.one", [end - less for end in self.ends(self.topic, self.source_admin)])
-        self.commit("penstock-dedupe.dedupe", [end - less for end in self.ends(self.topic)])
+        mirrored = [end - less for end in self.ends(self.topic, self.source_admin)]
+        self.commit("penstock-mirror.mirror.one", mirrored, "", "records")
+        self.commit("penstock-dedupe.dedupe", [end - less for end in self.ends(self.topic)], "", "read", "written")
+
+    def audit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `penstock audit`."""
+        command = [sys.executable, "-m", "penstock", "audit", *arguments, "--config", str(self.config)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
     def etl(self, *arguments: str, failpoints: str = "", jvm: WarmJvm | None = None) -> subprocess.CompletedProcess[str]:
         """Run `penstock etl` as a process of its own, with its own JVM or a warm one."""

@@ -41,7 +41,7 @@ def main() -> None:
         "ids": sorted(_column(storage, "id")),
         "reasons": sorted(_column(rejects, "reason")) if rejects.names(table.LOG) else [],
         "nights": [[commit.night, commit.run, commit.rows, commit.rejects] for commit in commits],
-        "audited": sum(rowcounts.rows_by_partition(storage).values()),
+        "audited": sum(rowcounts.rows_by_night(storage, commits).values()),
         "ready": [json.loads(storage.read(ready.ready_marker(commit.night)))["rows"] for commit in commits],
         "beside": {folder: storage.names(f"_penstock/{folder}") for folder in ("plans", "_READY")},
         "orphans": len(_files(storage) - set(_committed(storage))),

@@ -66,7 +66,7 @@ def test_a_ledger_that_can_not_be_read_is_said(text: str) -> None:
 def test_no_table_is_an_empty_status(tmp_path: Path) -> None:
     assert table.status(LocalStorage(tmp_path)) == Status([], 0)
     assert table.committed(LocalStorage(tmp_path / "none")) == []
-    assert rowcounts.rows_by_partition(LocalStorage(tmp_path)) == {}
+    assert rowcounts.rows_by_night(LocalStorage(tmp_path), []) == {}
 
 
 def test_the_newest_entry_of_a_night_counts(tmp_path: Path) -> None:
