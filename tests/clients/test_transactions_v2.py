@@ -22,6 +22,7 @@ from penstock.pyx.wire.messages import (
     UpdateFeaturesRequest,
     WriteTxnMarkersRequest,
 )
+from support.asking import metadata
 from support.harness import BrokerProcess, WireConnection
 from support.kafka_jars import KAFKA_VERSION, java
 from support.transaction_wire import (
@@ -265,7 +266,7 @@ def test_a_late_marker_of_version_2_ends_no_later_transaction(
             producer_epoch=epoch,
             transaction_result=False,
             topics=[part],
-            coordinator_epoch=0,
+            coordinator_epoch=metadata(shared_broker, "__transaction_state").topics[0].partitions[0].leader_epoch,
             transaction_version=transaction_version,
         )
         return int(wire.ask(kind(markers=[marker]), 2).markers[0].topics[0].partitions[0].error_code)
