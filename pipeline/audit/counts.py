@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.fetcher import Fetched, Fetcher
+from penstock.pipeline.clients.fetcher import BatchMark, Fetched, Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import heldback
 from penstock.pipeline.stages.ranges import Range
 from penstock.pipeline.stages.recordcount import records_of, records_within
+from penstock.pipeline.stages.sourcelog import differs
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 BUCKET_MS = 600_000
@@ -31,6 +32,9 @@ UNMOVED_S = 15.0
 """A last stable offset that stays so long before the log's end is held back by an open transaction."""
 LAST = (1 << 63) - 1  # behind all offsets
 CLIENT_ID = "penstock-audit"
+
+Read = tuple[int, BatchMark | None]
+"""An offset up to which a log was read, and the mark of the batch right below it, where that is noted."""
 
 # The broker, or the answer's bytes, say of these that there is no way to read on.
 UNREADABLE = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE})
@@ -67,8 +71,9 @@ class TopicCounts:
 
     `left_out` are records in the gaps that were asked for, which `records` and `buckets` don't count; `is_cut` says that a
     batch lies partly in a gap, or behind its end. `short` are partitions whose log ends before the end that was asked for:
-    (the log's end, the one asked for). `open` says by partition which transaction holds its last stable offset back;
-    `held` are those of which offsets behind it were asked for.
+    (the log's end, the one asked for). `others` are those whose log isn't the one that was read, with the reason. `open` says
+    by partition which transaction holds its last stable offset back; `held` are those of which offsets behind it were asked
+    for.
     """
 
     records: Counter[int] = field(default_factory=Counter)
@@ -79,6 +84,7 @@ class TopicCounts:
     ends: dict[int, int] = field(default_factory=dict)
     unreadable: list[Unreadable] = field(default_factory=list)
     short: dict[int, tuple[int, int]] = field(default_factory=dict)
+    others: dict[int, str] = field(default_factory=dict)
     open: dict[int, str] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     compacted: bool = False
@@ -113,9 +119,10 @@ async def count_topic(
     gaps: Mapping[int, Sequence[Range]] | None = None,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     patience: Patience | None = None,
+    read: Mapping[int, Read] | None = None,
 ) -> TopicCounts:
     """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`; those in
-    `gaps` apart, by partition.
+    `gaps` apart, by partition. `read` says up to where the log was read by the stage after it.
 
     on_progress is called with the number of records of each fetch. Raises KafkaError when the topic is
     not there or a partition can't be read to its end.
@@ -128,6 +135,9 @@ async def count_topic(
             raise KafkaError(code, f"topic `{topic}` on {bootstrap}")
         policies = [e.value for e in await admin.config_entries(TOPIC_RESOURCE, topic) if e.name == "cleanup.policy"]
         counts.compacted = any("compact" in (policy or "") for policy in policies)
+        for partition, (offset, mark) in (read or {}).items():
+            if mark is not None and (why := await differs(admin, (topic, partition), mark, offset)):
+                counts.others[partition] = why
         partitions = [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
         starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
         counts.starts = {partition: starts[(topic, partition)].offset for _, partition in partitions}

@@ -17,7 +17,7 @@ from penstock.groupnames import MIRROR_GROUPS
 from penstock.pipeline import job
 from penstock.pipeline.audit import accepted
 from penstock.pipeline.audit.accepted import Accepted
-from penstock.pipeline.audit.counts import BUCKET_MS, Patience, TopicCounts, Unreadable, count_topic
+from penstock.pipeline.audit.counts import BUCKET_MS, Patience, Read, TopicCounts, Unreadable, count_topic
 from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, StageMarks, take
 from penstock.pipeline.etl import changes, places, table
 from penstock.pipeline.etl.changenotes import Change, Place
@@ -130,7 +130,7 @@ def _short(counts: TopicCounts) -> list[str]:
     return [
         f"partition {partition} ends at {end}, but was read up to {asked}: it was cut back or recreated"
         for partition, (end, asked) in sorted(counts.short.items())
-    ]
+    ] + [f"partition {partition} is not the log that was read: {why}" for partition, why in sorted(counts.others.items())]
 
 
 def _by_partition(counts: TopicCounts) -> dict[str, int]:
@@ -143,6 +143,10 @@ def _standing(marks: Mapping[int, Mark]) -> dict[str, str]:
 
 def _frontiers(marks: Mapping[int, Mark]) -> dict[int, int]:
     return {partition: mark.frontier for partition, mark in marks.items()}
+
+
+def _read_to(marks: Mapping[int, Mark]) -> dict[int, Read]:
+    return {partition: (mark.offset, mark.last_batch) for partition, mark in marks.items()}
 
 
 def _gaps(marks: Mapping[int, Mark]) -> dict[int, list[Range]]:
@@ -220,7 +224,7 @@ async def _sources(config: Config, snapshot: Snapshot, known: AllAccepted, count
         gaps = {partition: mark.gaps for partition, mark in marks.items() if mark.gaps}
         reached = {partition: mark.offset for partition, mark in marks.items()}
         try:
-            mirrored = whole = await count(bootstrap, topic, gaps=gaps)
+            mirrored = whole = await count(bootstrap, topic, gaps=gaps, read=_read_to(marks))
             if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
                 mirrored = await count(bootstrap, topic, reached, gaps=gaps)
         except (KafkaError, OSError) as error:
@@ -289,11 +293,12 @@ async def _dedupe_hop(
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = dedupe.marks.values()
     both = marks, dedupe.moved
-    read = await count(target, topic, _frontiers(marks), gaps=_gaps(marks))
+    read = await count(target, topic, _frontiers(marks), gaps=_gaps(marks), read=_read_to(marks))
     written = await count(target, output, dedupe.ends)
     moved, still_moving = TopicCounts(), 0
     if dedupe.moved:
-        moved = await count(target, dedupe.moved_topic, _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved))
+        there = _read_to(dedupe.moved)
+        moved = await count(target, dedupe.moved_topic, _frontiers(dedupe.moved), gaps=_gaps(dedupe.moved), read=there)
         still_moving = _noted(both, "moved", "marks").total() - moved.total - moved.left_out.total()
     waiting = Counter({p: arrived.records[p] - read.records[p] - read.left_out[p] for p in read.ends})
     group = job.dedupe_group(config)
@@ -436,7 +441,8 @@ async def _table_hop(
             rows[partition] += span.rows
             rejects[partition] += span.rejects
             left[partition] += span.deleted
-    counted = await count(config["bootstrap.servers"], topic, ends)
+    last = {tp[1]: (loaded.status.ends[tp], end.last_batch) for tp, end in loaded.status.epochs.items()}
+    counted = await count(config["bootstrap.servers"], topic, ends, read=last)
     found = Counter[int]()
     for (_, _, partition), number in loaded.rows.items():
         found[partition] += number

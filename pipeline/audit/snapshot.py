@@ -18,10 +18,10 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.counts import CLIENT_ID, Patience, TopicCounts, stable_ends
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
-from penstock.pipeline.stages.position import fields_of, untold_decisions, why_standing
+from penstock.pipeline.stages.position import fields_of, last_batch_of, untold_decisions, why_standing
 from penstock.pipeline.stages.stagetopics import moved_topic
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
@@ -44,6 +44,8 @@ class Mark:
     gaps: list[ranges.Range]
     stands: str = ""
     """Why the stage stands still there."""
+    last_batch: BatchMark | None = None
+    """Of the batch right below the offset."""
     untold: int = 0
     """Decisions of operators of which it isn't noted what was passed over and never read."""
 
@@ -94,7 +96,7 @@ def _mark(offset: int, metadata: str) -> Mark:
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
     counters = {name: value for name, value in fields.items() if type(value) is int}
-    return Mark(offset, counters, known, why_standing(fields), untold_decisions(fields))
+    return Mark(offset, counters, known, why_standing(fields), last_batch_of(fields), untold_decisions(fields))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

@@ -568,6 +568,29 @@ def test_a_source_that_was_cut_back_is_audited_once_an_operator_let_it_begin(pip
     assert aggregate["records"] == source["records"] + source["again"]
 
 
+def test_a_log_that_was_put_back_from_a_copy_is_not_complete(pipeline: Pipeline) -> None:
+    """It has outgrown the positions: counts alone say that all of it was copied, and read."""
+    pipeline.settle(deduped=100)
+    for stage in pipeline.stages:
+        stage.stop()
+    for group, hop in (("penstock-dedupe", "read by"), ("penstock-mirror", "A")):
+        suffix = ".A" if group == "penstock-mirror" else ""
+        name, tp = f"{group}.{pipeline.topic}{suffix}", (pipeline.topic, 1)
+
+        async def change(name: str = name, tp: tuple[str, int] = tp) -> None:
+            async with Admin(pipeline.target.bootstrap) as admin:
+                found = (await admin.committed(name, [tp]))[tp]
+                assert found is not None
+                noted = json.loads(found[1])
+                noted["last_batch"][1] ^= 1
+                await admin.commit(name, {tp: (found[0], json.dumps(noted))})
+
+        asyncio.run(change())
+        answer = pipeline.audit()
+        assert answer["parts_at"] == f"{hop} {pipeline.topic}" and not answer["complete"]
+        assert "partition 1 is not the log that was read" in answer["hops"][answer["parts_at"]]["trouble"]
+
+
 def test_a_batch_that_was_set_aside_is_no_finding(pipeline: Pipeline) -> None:
     pipeline.settle(deduped=100)
     mirror, _ = pipeline.stages
