@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,12 @@ def test_a_second_name_while_the_first_can_not_be_reached(tmp_path: Path, cluste
         w.await_copied()
         assert w.mirror.stop() == 0
         w.configure(source_EWR_bootstrap_servers="127.0.0.1:1", source_EWR2_bootstrap_servers=clusters["EWR"].bootstrap)
-        w.begin("EWR2")
+        begin = ("begin", "EWR2", w.topic, "--at", "earliest", "--because", "a test")
+        assert f"group `{w.group('EWR')}` at the target says that another mirror" in w.operate(*begin, code=1)
+        # A version that didn't refuse that may have written a position.
+        kept = {partition: json.loads(found[1]) for partition, found in w.positions("EWR").items() if found is not None}
+        begun = {(w.topic, p): (0, json.dumps({**noted, "cluster": "", "records": 0})) for p, noted in kept.items()}
+        w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR2"), begun))
         w.mirror.start()
         for partition in range(2):
             w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: sources EWR2 and EWR are one cluster")
