@@ -16,10 +16,10 @@ Ids come from outside: the hash table's hash is SipHash under a random key of th
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
 
-A build of RocksDB with assertions (Debian's) aborts the process where it doesn't expect an error of the disk. Three rules keep
-such errors values: RocksDB writes no log of its own (it appends to that one again after a write failed), a file's ends are read
-before the database asks for them (it believes that reads of them succeed), and no file is written again over one whose ingestion
-failed, because the database may have that one.
+A build of RocksDB with assertions (Debian's) aborts the process where it doesn't expect an error of the disk. Three
+rules keep such errors values: RocksDB writes no log of its own (it appends to that one again after a write failed), a
+file's ends are read before the database asks for them (it believes that reads of them succeed), and no file is written
+again over one whose ingestion failed, because the database may have that one.
 
 python-rocksdb 0.7 builds with neither today's Cython nor today's RocksDB, and every packaged binding makes a Python
 object of each id and takes the GIL for each call; here the ids of a whole fetch come as one array. A second index by
