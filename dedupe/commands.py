@@ -16,6 +16,7 @@ import click
 
 from penstock.dedupe import snapshot
 from penstock.dedupe.folder import FolderError, StoreFolder, check_owner
+from penstock.dedupe.inputs import input_log
 from penstock.dedupe.position import DedupePosition, identity
 from penstock.dedupe.stageview import StageView, both_topics, counts_differ, partition_command
 from penstock.dedupe.status import status
@@ -143,7 +144,12 @@ async def find_moved(admin: Admin, stage: StageView, partition: int, before: Ded
         fresh = DedupePosition(0, topic_id, before.output_id, partitions=before.partitions, untold=int(bool(before.moved_id)))
         return Moved(tp, replace(fresh, offset=start) if fresh.untold else fresh.moved_to(start))
     known = DedupePosition.parse(stage.group, tp, *found, stage.input(partition))
-    if known.topic_id != topic_id:
+    try:
+        await input_log(admin, stage.input(partition), tp).check(replace(known, offset=max(start, known.offset)))
+        is_that_log = known.topic_id == topic_id
+    except OperatorNeeded:  # it was cut back, or put back from a copy
+        is_that_log = False
+    if not is_that_log:
         return Moved(tp, known.in_new_log(topic_id, start))
     return Moved(tp, known.moved_to(start) if start > known.offset else known)
 

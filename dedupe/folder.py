@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import re
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +43,15 @@ def check_owner(folder: Path, owner: str, way_on: str) -> None:
     found = (folder / OWNER).read_text(encoding="utf-8")
     if found != owner:
         raise OperatorNeeded(f"`{folder}` has the ids of {found.strip()}, not those of {owner.strip()}: {way_on}")
+
+
+def _as_it_was(folder: Path) -> str:
+    """How the id is set under which a folder's ids were found. Raises OSError."""
+    noted = (folder / OWNER).read_text(encoding="utf-8").strip()
+    field = noted.rpartition("json:")[2] if "json:" in noted else ""
+    if "`" not in field and re.search("[.,]", field):
+        return f"write `penstock.dedupe.id=json:`{field}``, as a name with a dot or a comma in it stands in backquotes now"
+    return "set `penstock.dedupe.id` as it was"
 
 
 class StoreFolder:
@@ -90,7 +100,7 @@ class StoreFolder:
             if self.database.exists():
                 raise OperatorNeeded(f"`{self.path}` has a database, but no `{OWNER}` that says of what: {to_rebuild}")
             write_owner(self.path, owner)
-        check_owner(self.path, owner, f"set `penstock.dedupe.id` as it was, or {to_rebuild}")
+        check_owner(self.path, owner, f"{_as_it_was(self.path)}, or {to_rebuild}")
 
     def note_output(self, mark: BatchMark) -> None:
         """Note durably a batch of the output whose ids the database has, or has next. Raises OSError."""

@@ -129,7 +129,7 @@ class MirrorWorker:
             position = replace(position, topic_id=topic_id)
         position.check_cluster(self._cluster.cluster_id, self._begin)
         position.check_topic(topic_id, self._begin)
-        if position.records == 0:
+        if not position.cluster:
             await self._cluster.check_twins(self.identity, topic_id)
         position = await self._source_log.check(position)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
@@ -141,7 +141,11 @@ class MirrorWorker:
                 # before it looks, so that at least one of the two sees the other.
                 await self._cluster.check(self.identity.partition[0], self._into.name, again=True)
                 if position.records == 0:
-                    await self._cluster.check_twins(self.identity, topic_id)
+                    try:
+                        await self._cluster.check_twins(self.identity, topic_id)
+                    except OperatorNeeded:
+                        await self._commit_position(replace(position, cluster=""))  # its next start looks again
+                        raise
         failpoint(POSITIONED)
         self._log.info("copies from offset %d", position.offset)
         return {self.identity.partition: position.offset}

@@ -428,7 +428,7 @@ SCHEMA = Schema(
         ),
         Property(
             "penstock.transaction.flush",
-            parse_choice("stages", "true", "false"),
+            lambda text: parse_choice("stages", "true", "false")(text.lower()),  # of earlier versions: a boolean
             "stages",
             "Flush what a transaction of mirror or dedupe (`stages`), or any transaction (`true`), has written before its "
             "commit is decided, the decision before its markers, and the markers before it is complete: then a power cut takes "

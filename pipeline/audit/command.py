@@ -112,19 +112,27 @@ def accept(
         raise click.BadParameter("say why", param_hint="--because")
     config, codes, found = job.load(path, overrides, "audit"), list[int](), dict[tuple[str, str], int]()
     left = []
-    for answer in _audits(path, overrides, tables, timeouts, codes):
-        for hop in answer["hops"]:
-            if hops and hop["name"] not in hops:
-                continue
-            for place, difference in hop["unaccepted"].items():
-                found[hop["key"], place] = difference
-                click.echo(f"{hop['name']}, {place}: {difference:+,} records" if difference else
-                           f"{hop['name']}, {place}: no difference any more")  # fmt: skip
-            if hop["damage"]:
-                left.append(f"{hop['name']}: {hop['damage']}")
+    failed: click.ClickException | None = None
+    try:
+        for answer in _audits(path, overrides, tables, timeouts, codes):
+            for hop in answer["hops"]:
+                if hops and hop["name"] not in hops:
+                    continue
+                for place, difference in hop["unaccepted"].items():
+                    found[hop["key"], place] = difference
+                    click.echo(f"{hop['name']}, {place}: {difference:+,} records" if difference else
+                               f"{hop['name']}, {place}: no difference any more")  # fmt: skip
+                if hop["damage"]:
+                    left.append(f"{hop['name']}: {hop['damage']}")
+    except click.ClickException as error:
+        if not found:
+            raise
+        failed = error  # of another table: what was found of these is accepted all the same
     if found:
         asyncio.run(accepted.write(config, timeouts, found, because))
         click.echo(f"accepted, because {because}")
+    if failed is not None:
+        raise failed
     if left:
         raise click.ClickException(f"damage is no difference of counts, and can't be accepted: {'; '.join(left)}")
     if not found:

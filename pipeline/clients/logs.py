@@ -17,6 +17,7 @@ from penstock.pyx.wire import messages
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+BATCH_WAIT_MS = 3000  # for a batch that a cluster has to read from remote storage
 
 
 class OffsetAt(NamedTuple):
@@ -127,12 +128,16 @@ async def batch_at(client: Client, tp: TopicPartition, offset: int) -> RawBatch 
     has nothing from there on, or no header that makes sense. Raises KafkaError, OFFSET_OUT_OF_RANGE outside of the log."""
 
     async def attempt() -> RawBatch | None:
-        part = await fetch_at(client, tp, offset, 1)
+        part = await fetch_at(client, tp, offset, 1, max_wait_ms=BATCH_WAIT_MS)
         if part.error_code:
             client.forget(tp[0])
         raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
         batches, _ = split_sound(memoryview(part.records or b""))
-        return next((batch for batch in batches if batch.last_offset >= offset), None)
+        found = next((batch for batch in batches if batch.last_offset >= offset), None)
+        if found is None and not part.records and offset < part.high_watermark:
+            # Kafka answers so while it reads remote storage: that says nothing of what is there.
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"fetch of `{tp[0]}` partition {tp[1]} at {offset} came back empty")
+        return found
 
     return await client.retry(attempt)
 

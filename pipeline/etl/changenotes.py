@@ -91,16 +91,20 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangeNotes:
-    """What is noted: the last run's number, and the changes of others in its commits up to version `read_to`."""
+    """What is noted: the last run's number, and the changes of others in its commits up to version `read_to`. `unread` are the
+    versions from and up to which Delta had removed commits before they were read."""
 
     run: int = 0
     read_to: int = -1
     changes: tuple[Change, ...] = field(default=())
+    unread: tuple[int, int] | None = None
 
     def to_json(self) -> str:
         """The text that stands in the commit."""
         changes = [change.document() for change in self.changes]
         document = {"format": FORMAT, "run": self.run, "read_to": self.read_to, "changes": changes}
+        if self.unread is not None:
+            document["unread"] = list(self.unread)
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -114,6 +118,8 @@ class ChangeNotes:
                     "another one wrote them"
                 )
             changes = tuple(map(Change.from_document, document["changes"]))
-            return cls(int(document["run"]), int(document["read_to"]), changes)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            unread = document.get("unread")
+            gone = None if unread is None else (int(unread[0]), int(unread[1]))
+            return cls(int(document["run"]), int(document["read_to"]), changes, gone)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EtlError(f"the notes about changes of the table can't be read ({words_of(error)}): {text[:200]}") from None

@@ -50,12 +50,12 @@ class Changes:
         """The rows that are gone (less those that came) because somebody meant it, as far as it is known which they were.
 
         A statement says which rows it means, so it explains what it took. A RESTORE, or an overwritten table, takes rows along:
-        it explains the rows that it brought back, and no more.
+        it explains the rows that it brought back, and no more. What came among a night's rows cancels only what went.
         """
         meant = self._sums(are_statements=True)
         for place, count in self._sums(are_statements=False).items():
             meant[place] += min(0, count)
-        return meant
+        return Counter({place: max(0, count) if place[0] else count for place, count in meant.items()})
 
     @property
     def taken(self) -> set[Place]:
@@ -98,7 +98,7 @@ def of_others(table: Storage, status: Status, up_to: int | None = None) -> Chang
     """What others have changed, in commits up to a version (the newest, unless it is given). Raises EtlError."""
     notes, ranges = status.notes, NightRanges(status.nights)
     found, read_to, run = list(notes.changes), notes.read_to, notes.run
-    unread = None
+    unread = notes.unread
     for version, name in commits_after(table, notes.read_to):
         if up_to is not None and version > up_to:
             break
@@ -124,7 +124,7 @@ def notes_for(table: Storage, status: Status, night: NightCommit, up_to: int, ta
         noted = [_moved(change, takes_back, night) for change in found.changes]
     else:
         noted = in_force(found.changes, [*(commit for commit in status.nights if commit.night != night.night), night])
-    return ChangeNotes(night.run, found.read_to, folded(noted, night.run))
+    return ChangeNotes(night.run, found.read_to, folded(noted, night.run), found.unread)
 
 
 def _moved(change: Change, takes_back: Collection[str], into: NightCommit) -> Change:
@@ -207,11 +207,22 @@ def are_deleted(table: Storage, status: Status, night: NightCommit) -> list[str]
     that somebody has deleted. Raises EtlError."""
     before = sum(part.deleted for part in night.partitions.values())
     words = [f"{before:,} rows that an earlier reload left out"] if before else []
-    for change in of_others(table, status).changes:
+    others, known = of_others(table, status), before
+    for change in others.changes:
         count = sum(rows for place, rows in change.rows.items() if place[0] == night.night)
         if change.is_statement and (count > 0 or change.untold is None or change.untold > 0):
             rows = f"{count:,} rows" if count > 0 else "rows, which can't be told"
             words.append(f"version {change.version} ({change.operation}) took {rows}")
+            known += max(0, count)
+        elif change.is_statement and change.updated and change.run >= night.run:
+            rows = f"{change.updated:,} rows, of this night or of others"
+            words.append(f"version {change.version} ({change.operation}) changed {rows}, which a reload changes back")
+    if others.unread is not None and not words:
+        there = rows_by_night(table, status.nights)
+        missing = sum(part.rows - there[(night.night, *tp)] for tp, part in night.partitions.items()) - known
+        if missing > 0:
+            first, last = others.unread
+            words.append(f"{missing:,} rows are gone, and so are versions {first} to {last} of the table's log")
     return words
 
 

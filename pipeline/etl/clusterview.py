@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Literal, NamedTuple
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.clients.sender import Sender
-from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.ledger import LogEnd, TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
@@ -25,6 +26,9 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
 Offsets = dict[TopicPartition, int]
 
+NOT_ALLOWED = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.POLICY_VIOLATION}
+)
 # A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
 SHORT_TIMEOUTS = Timeouts(5)
 # Spark's times are sure to hold the years 1 to 9999; Kafka's go far beyond, and brokers take what a producer says.
@@ -140,13 +144,24 @@ class ClusterView:
 
     async def append(self, topic: str, configs: Mapping[str, str], key: bytes, value: bytes) -> int:
         """Append a record to the first partition of a topic of ours, which is made with these configs if it isn't there; when
-        the cluster took it, by its clock (ms since 1970; -1 where the topic doesn't say that). Raises Unreachable."""
+        the cluster took it, by its clock (ms since 1970; -1 where the topic doesn't say that). Raises Refused where the cluster
+        doesn't let this client, Unreachable."""
         with self._asking(f" to take a note in `{topic}`"):
             admin = await self._connected()
-            await make_topic(admin, topic, 1, configs)
-            deadline = asyncio.get_running_loop().time() + self._timeouts.timeout_s
-            record = memoryview(note(value, {}, key))
-            done = await Sender(admin, idempotent=False).submit((topic, 0), [record], deadline)
+            try:
+                await make_topic(admin, topic, 1, configs)
+                deadline = asyncio.get_running_loop().time() + self._timeouts.timeout_s
+                record = memoryview(note(value, {}, key))
+                done = await Sender(admin, idempotent=False).submit((topic, 0), [record], deadline)
+            except KafkaError as error:
+                if error.code not in NOT_ALLOWED:
+                    raise
+                options = " ".join(f"-c {quoted(f'{name}={text}')}" for name, text in configs.items())
+                raise Refused(
+                    f"{self.name} doesn't let nights write to `{topic}`: {error}\nhint: let somebody who may run `penstock "
+                    f"topics create {quoted(topic)} -p 1 {options} -b {quoted(self._bootstrap)}`, and give nights the rights "
+                    "to describe, read and write it"
+                ) from None
         return done.log_append_time_ms
 
     async def newest(self, topic: str, key: bytes) -> bytes | None:

@@ -21,6 +21,8 @@ import io
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -57,7 +59,7 @@ class HadoopStorage(Storage):
     def file(self, name: str) -> BinaryIO:
         with self._failures(name):
             length = int(self._fs.getFileStatus(self._path(name)).getLen())
-            return cast(BinaryIO, io.BufferedReader(_Reader(self._open(name), length)))
+            return cast(BinaryIO, io.BufferedReader(_Reader(self._open(name), length, partial(self._failures, name))))
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -190,8 +192,9 @@ class S3Storage(HadoopStorage):
 class _Reader(io.RawIOBase):
     """A stream of the JVM as a file."""
 
-    def __init__(self, stream: Any, length: int) -> None:
+    def __init__(self, stream: Any, length: int, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._stream = stream
+        self._failures = failures
         self._length = length
         self._at = 0
 
@@ -210,8 +213,9 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         wanted = min(len(buffer), max(0, self._length - self._at))
-        self._stream.seek(min(self._at, self._length))
-        data = bytes(self._stream.readNBytes(wanted))
+        with self._failures():
+            self._stream.seek(min(self._at, self._length))
+            data = bytes(self._stream.readNBytes(wanted))
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -37,13 +37,13 @@ from penstock.pipeline.etl.night import (
     NIGHTS_MAX,
     YESTERDAY,
     Consent,
-    Deleted,
     Night,
     WhenIncomplete,
     between,
     parse_night,
     time_zone,
 )
+from penstock.pipeline.etl.rowcounts import reject_counts
 from penstock.pipeline.etl.run import Run
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.tablenotes import TableNote
@@ -183,6 +183,9 @@ class Load:
                 made = await self._plan(night, status, pending, reload, consent, at_once)
                 commit, did = await self._run_around_rot(made), "reloaded" if made.reload else "loaded"
                 await self._note(commit)
+            elif consent.accept_table or consent.from_earliest or commit.decided:
+                # The word of a person may not have been noted after the commit.
+                await self._note(max(status.nights, key=lambda each: each.run))
             await asyncio.to_thread(self._finish, commit)
             return Outcome(commit, did, time.monotonic() - began)
 
@@ -200,7 +203,7 @@ class Load:
                 # A clock that is behind would take back nights that are over.
                 await self._cut.clock_ahead_ms()
                 if pending is not None and (pending.reload or not self._is_ahead(pending.night)):
-                    raise _unfinished(pending)
+                    raise self._unfinished(pending)
                 if pending is not None:
                     await asyncio.to_thread(self._table.remove, plan.name(pending.run))
                 made = self._take_back_plan(status)
@@ -269,6 +272,15 @@ class Load:
         table = ["--table", self._name] if len(job.table_names(self._config)) > 1 else []  # no other takes a person's word
         return "`" + " ".join(map(quoted, ["penstock", "etl", "--config", "FILE", *table, *words])) + "`"
 
+    def _unfinished(self, pending: plan.Plan) -> Refused:
+        words = (
+            ("--take-back",) if pending.takes_back else ("--night", pending.night, *(("--reload",) if pending.reload else ()))
+        )
+        return Refused(
+            f"night {pending.night} was begun (run {pending.run}) and not finished: that comes first\n"
+            f"hint: {self._command(*words)}"
+        )
+
     def _take_back_plan(self, status: Status) -> plan.Plan | None:
         """The plan that takes back the nights that aren't over, or None."""
         ahead = [commit for commit in status.nights if self._is_ahead(commit.night)]
@@ -321,7 +333,7 @@ class Load:
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
-                raise _unfinished(pending)
+                raise self._unfinished(pending)
             if consent.deleted is not None and pending.without_deleted != (consent.deleted == "keep"):
                 raise Refused(
                     f"the reload of night {pending.night} was begun with the other choice of `--deleted`: finish it with "
@@ -329,13 +341,12 @@ class Load:
                 )
             await self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs)
             return pending
-        made = await (
-            self._reload_plan(night, status, consent.deleted) if reload else self._next_plan(night, status, consent, at_once)
-        )
+        made = await (self._reload_plan(night, status, consent) if reload else self._next_plan(night, status, consent, at_once))
         await asyncio.to_thread(self._persist, made)
         return made
 
-    async def _reload_plan(self, night: Night, status: Status, deleted: Deleted) -> plan.Plan:
+    async def _reload_plan(self, night: Night, status: Status, consent: Consent) -> plan.Plan:
+        deleted = consent.deleted
         commit = status.night(str(night))
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
@@ -343,6 +354,7 @@ class Load:
             raise Refused(f"night {night} was loaded with night {commit.night}: reload that one")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
         await self._cut.check_still_there(ranges, commit.topic_id, commit.epochs)
+        await self._check_noted(night, status, consent)
         words = await asyncio.to_thread(are_deleted, self._table, status, commit)
         if words and deleted is None:
             raise Refused(
@@ -352,10 +364,23 @@ class Load:
             )
         if words and deleted == "keep":
             await asyncio.to_thread(deleted_rows, self._table, status, commit)
+            await asyncio.to_thread(self._check_rejects, commit)
         return plan.Plan(
             str(night), status.run + 1, ranges, reload=True, missing=commit.missing, topic_id=commit.topic_id,
             nights=commit.nights, epochs=commit.epochs, without_deleted=bool(words) and deleted == "keep",
         )  # fmt: skip
+
+    def _check_rejects(self, commit: NightCommit) -> None:
+        """See that a night's rejects are there: a reload that leaves deleted rows out knows them by those. Raises EtlError."""
+        found = reject_counts(self._rejects)
+        there = sum(found.get(run, 0) for run in commit.runs)
+        wanted = commit.kept if commit.kept >= 0 else min(1, commit.rejects)
+        if there < wanted:
+            raise Refused(
+                f"night {commit.night} has {wanted:,} rejects, and `{self._rejects}` keeps {there:,} of them: a reload that "
+                "leaves deleted rows out can't tell the others from those\nhint: mount its disk, or correct "
+                f"`{self._keys}rejects`; `--deleted restore` loads all of the night"
+            )
 
     async def _next_plan(self, night: Night, status: Status, consent: Consent, at_once: bool) -> plan.Plan:
         """The plan of a night, with those before it that are missing as far as a person consents."""
@@ -549,11 +574,6 @@ class Load:
         # Another machine may have loaded the night again meanwhile: markers are looked at once more, by what is so now.
         while ready.mark_nights(self._table, commit, lambda: table.status(self._table)):
             pass
-
-
-def _unfinished(pending: plan.Plan) -> Refused:
-    how = " with `--reload`" if pending.reload else ""
-    return Refused(f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}")
 
 
 def _skipped(night: Night, status: Status) -> list[Night]:

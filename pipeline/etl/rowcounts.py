@@ -21,6 +21,9 @@ from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import LOG, THREADS, newest_state
 
+POSITION = ["topic", "partition", "offset"]
+NOWHERE: Place = ("", "", -1)
+"""Where an owner's own row is, which has no position in a topic."""
 UNREADABLE = "the rejects' table `{}` can't be read"
 
 
@@ -77,13 +80,17 @@ def count_file(table: Storage, name: str, ranges: NightRanges) -> Counter[Place]
 def _rows_of(table: Storage, name: str, ranges: NightRanges) -> Counter[Place]:
     counts: Counter[Place] = Counter()
     with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
-        for batch in file.iter_batches(columns=["topic", "partition", "offset"], use_threads=THREADS):
+        if not set(POSITION) <= set(file.schema_arrow.names):
+            return Counter({NOWHERE: file.metadata.num_rows})
+        for batch in file.iter_batches(columns=POSITION, use_threads=THREADS):
             of_batch = pyarrow.Table.from_batches([batch])
-            for group in of_batch.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_batches():
+            placed = of_batch.drop_null()
+            counts[NOWHERE] += of_batch.num_rows - placed.num_rows
+            for group in placed.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_batches():
                 for row in range(group.num_rows):
                     tp = group["topic"][row].as_py(), group["partition"][row].as_py()
                     counts.update(ranges.count(tp, group["offset_list"][row].values.to_numpy(zero_copy_only=False)))
-    return counts
+    return +counts
 
 
 @contextmanager

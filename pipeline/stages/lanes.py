@@ -408,8 +408,8 @@ class Lanes:
     async def _taken_over(self, lane: Lane) -> None:
         """Somebody else has the identity: leave it to them for a session, then take it back.
 
-        Of two processes of a name the one that began later goes on with all partitions: the other one sees that by the
-        position. Where that doesn't say who has it, it is taken back once only.
+        It is taken back once: who had it may have ended since. When it is lost again, the position says whose it is. Of two
+        processes of a name the one that began later takes it back each time, so that it goes on with all partitions.
         """
         self._pause(lane)
         now = asyncio.get_running_loop().time()
@@ -427,9 +427,6 @@ class Lanes:
         )
         decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
         await _wait(lane.retried, self._session_s)
-        if not lane.retried.is_set() and await self._holder(lane) > PROCESS:
-            self._leave_to_others(lane, NEWER)
-            return
         try:
             await self._take(lane, force=True)
             await lane.worker.refresh()  # says whose it is

@@ -148,3 +148,29 @@ def test_a_lost_beginning_is_not_passed_over_for_another_decision(tmp_path: Path
         w.stage.start()
         w.await_done()
         assert w.stage.stop() == 0
+
+
+def test_a_topic_of_moved_records_that_is_another_log_is_read_from_its_beginning(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    """The command that the words name lets the partition go on."""
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_misplaced="move") as w:
+        w.stage.start()
+        for partition in range(2):
+            w.send(partition, [w.batch(partition, WORDS, 0)])
+        w.await_done()
+        assert w.stage.stop() == 0
+        group, tp = f"penstock-dedupe.{w.topic}", (w.moved, 0)
+        kept = w.admin(lambda admin: admin.committed(group, [tp]))[tp]
+        assert kept is not None
+        noted = json.loads(kept[1])
+        noted["last_batch"][1] ^= 1
+        w.admin(lambda admin: admin.commit(group, {tp: (kept[0], json.dumps(noted))}))
+        w.stage.start()
+        w.stage.wait_for(f"{w.topic}-0 is STOPPED")
+        assert "is not the log that was read" in w.stage.text() and w.stage.stop() == 1
+        w.answer("position", f"{w.topic}:0", "--at", "latest", "--because", "a copy was put back")
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert ids(w, w.output) == sorted(WORDS)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.dedupe.worker import DedupeWorker
+from penstock.mirror.position import MirrorPosition
 from penstock.mirror.worker import MirrorWorker
 from penstock.pipeline.stages import completion
 
@@ -34,7 +35,7 @@ class Sender:
         self.did.append("commit")
 
 
-POSITION: Any = SimpleNamespace(offset=1, metadata=lambda: "")
+POSITION: Any = MirrorPosition(1, b"", b"")  # to the steps of a commit all positions are alike
 
 
 def mirrors(sender: Sender) -> Any:
@@ -61,7 +62,10 @@ def test_a_commit_that_is_cancelled_ends_first(monkeypatch: pytest.MonkeyPatch, 
     async def main() -> list[str]:
         sender = Sender()
         committing = asyncio.create_task(commit(sender))
-        await sender.asked.wait()
+        await asyncio.wait(
+            [asked := asyncio.ensure_future(sender.asked.wait()), committing], return_when=asyncio.FIRST_COMPLETED
+        )
+        assert asked.done(), committing.exception()
         committing.cancel()
         await asyncio.sleep(0)
         if answers:

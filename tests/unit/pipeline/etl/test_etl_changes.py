@@ -113,6 +113,9 @@ def test_rows_that_a_restore_takes_along_are_not_explained_and_those_it_brings_b
     assert expected(change("DELETE", 4), change("RESTORE", -4)) == 10
     assert expected(change("RESTORE", 4), change("RESTORE", -4)) == 10
     assert expected(change("DELETE", 4), change("WRITE", 6)) == 6
+    # Rows that somebody writes once more cancel those that went, and explain no others.
+    assert expected(change("DELETE", 4), change("WRITE", -4)) == 10
+    assert expected(change("WRITE", -10)) == expected(change("MERGE", -10)) == 10
 
 
 def test_a_reload_makes_the_changes_of_its_night_void() -> None:
@@ -134,8 +137,8 @@ def test_many_changes_are_added_up_by_their_operation() -> None:
     for one in noted:
         sums.update({place[0]: count for place, count in one.rows.items()})
     assert sums == Counter(str(n % 7) for n in range(1000))
-    notes = ChangeNotes(1000, 7, noted)
-    assert ChangeNotes.from_json(notes.to_json()) == notes
+    for notes in (ChangeNotes(1000, 7, noted), ChangeNotes(1000, 7, noted, (3, 5))):
+        assert ChangeNotes.from_json(notes.to_json()) == notes
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format":2}', '{"format":1,"run":1,"read_to":0,"changes":[{"rows":7}]}'])
@@ -159,6 +162,40 @@ def test_commits_that_are_gone_before_they_were_read_are_named(folder: Path) -> 
     assert (found(folder).unread, table.status(LocalStorage(folder)).run) == (None, 5)
     note(7)
     assert found(folder).unread == (8, 9)
+    # The next night's notes keep that.
+    place = LocalStorage(folder)
+    assert changes.notes_for(place, table.status(place), NIGHT, 10).unread == (8, 9)
+
+
+def test_an_owners_rows_without_a_position_are_nobodys(folder: Path) -> None:
+    """Of a MERGE that inserts, or of a file that another program appends, and the notes of them can be read again."""
+    own = pa.table(
+        {
+            "topic": ["events", None],
+            "partition": pa.array([0, None], pa.int32()),
+            "offset": pa.array([None, None], pa.int64()),
+        }
+    )
+    pq.write_table(own, folder / "b.parquet")
+    pq.write_table(pa.table({"id": ["own"]}), folder / "c.parquet")
+    write_commit(folder, 1, {"add": {"path": "b.parquet", "dataChange": True}}, info("MERGE"))
+    write_commit(folder, 2, {"add": {"path": "c.parquet", "dataChange": True}}, info("WRITE"))
+    seen = found(folder)
+    assert [one.rows for one in seen.changes] == [{("", "", -1): -2}, {("", "", -1): -1}]
+    place = LocalStorage(folder)
+    notes = changes.notes_for(place, table.status(place), NIGHT, 2)
+    assert ChangeNotes.from_json(notes.to_json()) == notes
+    rows = Counter({PLACE: 10, ("", "", -1): 3})
+    assert seen.expected([NIGHT], rows) == rows
+
+
+def test_a_reload_asks_about_rows_that_were_changed_and_about_a_log_that_is_gone(folder: Path) -> None:
+    place = LocalStorage(folder)
+    same = write_file(folder, "b.parquet", range(10))
+    update = {"remove": {"path": "a.parquet", "dataChange": True}}, {"add": same}, info("UPDATE", numUpdatedRows=2)
+    write_commit(folder, 1, *update)
+    (words,) = changes.are_deleted(place, table.status(place), NIGHT)
+    assert words.startswith("version 1 (UPDATE) changed 2 rows")
 
 
 def test_what_was_changed_of_nights_that_are_taken_back_goes_along_with_their_rows(folder: Path) -> None:
