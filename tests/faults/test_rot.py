@@ -96,8 +96,8 @@ def test_a_hole_that_a_power_cut_leaves_is_cut_and_kept(broker: BrokerProcess, n
     segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     broker.kill()
     lock = broker.data / ".lock"
-    process, boot_id = lock.read_text().split()
-    lock.write_text(f"{process}\n{boot_id[::-1]}\n")
+    process, boot_id, flushed = lock.read_text().splitlines()
+    lock.write_text(f"{process}\n{boot_id[::-1]}\n{flushed}\n")
     first, _ = flip(segments[-1], 20, 65)
     whole = segments[-1].read_bytes()
     broker.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -77,8 +78,10 @@ def kept_by(upkeep: Callable[[str, int, int, bool, bool], Any], configs: dict[st
     )
     topic = SimpleNamespace(name="t", configs=configs or {}, partitions=[SimpleNamespace(index=0)])
     log_dir = SimpleNamespace(path="a")
+    noted = tempfile.TemporaryDirectory()  # where the time is noted for the next start
     return SimpleNamespace(
-        dirs=SimpleNamespace(online=[log_dir], of=lambda key: log_dir),
+        noted=noted,
+        dirs=SimpleNamespace(online=[log_dir], of=lambda key: log_dir, first=SimpleNamespace(path=Path(noted.name))),
         topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
         config=intervals | {name.replace("_", "."): value for name, value in given.items()},
         log_manager=SimpleNamespace(upkeep=upkeep),
@@ -164,7 +167,7 @@ def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
     async def run() -> None:
         context = kept_by(upkeep)
         dirs = [SimpleNamespace(path=path) for path in "ab"]
-        context.dirs = SimpleNamespace(online=dirs, of=lambda key: dirs[key[1]])
+        context.dirs = SimpleNamespace(online=dirs, of=lambda key: dirs[key[1]], first=context.dirs.first)
         partitions = [SimpleNamespace(index=index) for index in range(2)]
         context.topics.all = lambda: [SimpleNamespace(name="t", configs={}, partitions=partitions)]
         in_rounds = PeriodicUpkeep(context)
