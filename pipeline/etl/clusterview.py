@@ -156,11 +156,12 @@ class ClusterView:
             except KafkaError as error:
                 if error.code not in NOT_ALLOWED:
                     raise
-                options = " ".join(f"-c {quoted(f'{name}={text}')}" for name, text in configs.items())
+                words = ["penstock", "topics", "create", topic, "-p", 1, "-b", self._bootstrap]
+                words += [word for name, text in configs.items() for word in ("-c", f"{name}={text}")]
+                command = "`" + " ".join(map(quoted, words)) + "`"
                 raise Refused(
-                    f"{self.name} doesn't let nights write to `{topic}`: {error}\nhint: let somebody who may run `penstock "
-                    f"topics create {quoted(topic)} -p 1 {options} -b {quoted(self._bootstrap)}`, and give nights the rights "
-                    "to describe, read and write it"
+                    f"{self.name} doesn't let nights write to `{topic}`: {error}\nhint: let somebody who may run {command}, and "
+                    "give nights the rights to describe, read and write it"
                 ) from None
         return done.log_append_time_ms
 
