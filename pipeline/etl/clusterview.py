@@ -160,8 +160,8 @@ class ClusterView:
                 words += [word for name, text in configs.items() for word in ("-c", f"{name}={text}")]
                 command = "`" + " ".join(map(quoted, words)) + "`"
                 raise Refused(
-                    f"{self.name} doesn't let nights write to `{topic}`: {error}\nhint: let somebody who may run {command}, and "
-                    "give nights the rights to describe, read and write it"
+                    f"{self.name} doesn't let nights write to `{topic}`: {error}\nhint: let somebody who may run {command}, "
+                    "and give nights the rights to describe, read and write it"
                 ) from None
         return done.log_append_time_ms
 
