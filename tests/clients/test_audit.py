@@ -863,6 +863,7 @@ def test_a_source_that_can_not_be_asked_is_no_loss(pipeline: Pipeline) -> None:
     check("cannot connect")
 
 
+@pytest.mark.timeout(900)  # each audit waits for 75 s for the transaction to end
 @pytest.mark.parametrize("place", ["source", "aggregate", "behind"])
 def test_an_open_transaction_that_holds_records_back_is_named(pipeline: Pipeline, place: str) -> None:
     """Of a producer that died, at a source; in the aggregate, with records of the mirror in front of which it stands, and
