@@ -24,13 +24,12 @@ from penstock.errors import os_error_text
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic as own_moved_topic
-from penstock.pipeline.job import shared_moved_topic
+from penstock.pipeline.job import moved_topic, shared_moved_topic
 from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
 from penstock.pipeline.stages.decision import fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.quarantine import Quarantine, came, note
-from penstock.pipeline.stages.stagetopics import moved_topic
+from penstock.pipeline.stages.stagetopics import find_moved_topic
 
 
 async def find_position(admin: Admin, stage: StageView, partition: int) -> DedupePosition | None:
@@ -53,7 +52,7 @@ Change = Callable[[DedupePosition | None], tuple[str, DedupePosition]]
 """What an operator decides, in words, and the position after it, given the one before. Raises ClickException."""
 
 
-class Moved(NamedTuple):
+class MovedInput(NamedTuple):
     """A partition of the topic of moved records, and the position there; None: there is no such topic."""
 
     tp: TopicPartition
@@ -130,19 +129,19 @@ def accept(stage: StageView, partition: int, because: str) -> None:
     )
 
 
-async def find_moved(admin: Admin, stage: StageView, partition: int, before: DedupePosition) -> Moved:
+async def find_moved(admin: Admin, stage: StageView, partition: int, before: DedupePosition) -> MovedInput:
     """Where moved records are read from once a position is set: where they were, or where their topic begins. `before` is the
     position without which nothing may be known of them."""
-    tp = await moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic), partition
+    tp = await find_moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic), partition
     there = (await admin.metadata([tp[0]], refresh=True)).topics.get(tp[0])
     if there is None:
-        return Moved(tp, None)
+        return MovedInput(tp, None)
     start, topic_id = await admin.start_offset(tp), there.topic_id.hex()
     found = (await admin.committed(stage.group, [tp]))[tp]
     if found is None:
         # Which of them were read before, if any were, nobody knows.
         fresh = DedupePosition(0, topic_id, before.output_id, partitions=before.partitions, untold=int(bool(before.moved_id)))
-        return Moved(tp, replace(fresh, offset=start) if fresh.untold else fresh.moved_to(start))
+        return MovedInput(tp, replace(fresh, offset=start) if fresh.untold else fresh.moved_to(start))
     known = DedupePosition.parse(stage.group, tp, *found, stage.input(partition))
     try:
         await input_log(admin, stage.input(partition), tp).check(replace(known, offset=max(start, known.offset)))
@@ -150,8 +149,8 @@ async def find_moved(admin: Admin, stage: StageView, partition: int, before: Ded
     except OperatorNeeded:  # it was cut back, or put back from a copy
         is_that_log = False
     if not is_that_log:
-        return Moved(tp, known.in_new_log(topic_id, start))
-    return Moved(tp, known.moved_to(start) if start > known.offset else known)
+        return MovedInput(tp, known.in_new_log(topic_id, start))
+    return MovedInput(tp, known.moved_to(start) if start > known.offset else known)
 
 
 async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, partition: int) -> DedupePosition:
@@ -162,7 +161,7 @@ async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, pa
     read = await count_topic(stage.bootstrap, stage.topic, {partition: first.offset}, timeouts=stage.timeouts)
     written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, timeouts=stage.timeouts)
     whole = not (read.starts[partition] or written.starts[partition])
-    names = [own_moved_topic(stage.topic, stage.config["penstock.dedupe.name"]), shared_moved_topic(stage.topic)]
+    names = [moved_topic(stage.topic, stage.config["penstock.dedupe.name"]), shared_moved_topic(stage.topic)]
     moved = (await admin.metadata(names, refresh=True)).topics
     first = replace(first, untold=int(bool(moved) or not whole or written.total < read.total))
     if whole:
@@ -181,7 +180,7 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
     as long as their ids are known (one without an id passes once more). Where there was no position its counters come from the
-    logs, if they are whole. Moved records are read on from their own position, or from where their topic begins. The audit
+    logs, if they are whole. MovedInput records are read on from their own position, or from where their topic begins. The audit
     names what was read again. It ends with 1 as long as records that were passed over have never been read.
 
     Example: penstock dedupe position flights:3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"

@@ -11,10 +11,10 @@ from penstock.dedupe.settings import Settings
 from penstock.dedupe.sift import Misplaced, Rules
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.job import moved_topic as own_moved_topic
+from penstock.pipeline.job import moved_topic
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.sourcelog import SourceLog
-from penstock.pipeline.stages.stagetopics import moved_topic
+from penstock.pipeline.stages.stagetopics import find_moved_topic
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Inputs:
         self._admin = admin
         self._source = source
         self.own = self._input(tp, tp, "input topic", settings.misplaced)
-        self.moved = self._moved(own_moved_topic(tp[0], settings.stage))
+        self.moved = self._moved(moved_topic(tp[0], settings.stage))
 
     def _moved(self, topic: str) -> Input:
         misplaced, own = self._settings.misplaced, self.own.tp
@@ -65,7 +65,7 @@ class Inputs:
     async def learn(self) -> None:
         """Take the positions that are committed. Raises OperatorNeeded for one that no worker wrote, KafkaError."""
         settings = self._settings
-        topic = await moved_topic(self._admin, settings.group, settings.stage, self.own.tp[0])
+        topic = await find_moved_topic(self._admin, settings.group, settings.stage, self.own.tp[0])
         if topic != self.moved.tp[0]:
             self.moved = self._moved(topic)
         committed = await self._admin.committed(settings.group, [self.own.tp, self.moved.tp])

@@ -19,7 +19,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.stagetopics import moved_topic
+from penstock.pipeline.stages.stagetopics import find_moved_topic
 from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, show, silent_after_ms, state_of
 from penstock.pyx.ids.store import RocksError
 
@@ -101,7 +101,7 @@ async def _rows(admin: Admin, stage: StageView) -> list[Row]:
     partitions = sorted(read.partitions)
     outputs = [stage.output(partition) for partition in sorted(written.partitions)]
     inputs = [stage.input(partition) for partition in partitions]
-    of_moved = await moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic)
+    of_moved = await find_moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic)
     moved = [(of_moved, partition) for partition in partitions]
     silent_ms = silent_after_ms(stage.config)
 

@@ -14,7 +14,6 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.hints import address
 from penstock.pipeline.stages.position import fields_of
 from penstock.pipeline.stages.sourcelog import SourceLog
 
@@ -137,7 +136,7 @@ class Source:
                 f"group `{group}` at the target says that another mirror, or another source of this one, copies the same topic "
                 f"(cluster id {self.cluster_id}) into {lane.into[0]}-{lane.into[1]}, so each record would be there twice: stop "
                 f"one of them; if the other one is gone for good, `penstock groups delete {quoted(group)} --topic "
-                f"{quoted(address(lane.into))}`, then {hints.to_retry(lane.address)}"
+                f"{quoted(hints.address(lane.into))}`, then {hints.to_retry(lane.address)}"
             )
 
     def _twice(self, other: Source) -> OperatorNeeded:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.config import Config
-from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.audit.counts import CLIENT_ID
-from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.options import Timeouts
+from penstock.pipeline.stages import smalltopic
 from penstock.pipeline.stages.stagetopics import make_topic
 from penstock.pyx.record.builder import BatchBuilder
-from penstock.pyx.record.rawbatch import BatchError, records
 
 TOPIC = "penstock.audit"
 
@@ -42,41 +38,14 @@ AcceptedOfHop = Mapping[str, Accepted]
 
 async def read(config: Config, timeouts: Timeouts) -> dict[str, AcceptedOfHop]:
     """What was accepted, by the hops' keys. Raises KafkaError."""
-    latest: dict[bytes, bytes | None] = {}
     async with timeouts.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
-        found = (await admin.metadata([TOPIC])).topics.get(TOPIC)
-        tps = [] if found is None else [(TOPIC, number) for number in sorted(found.partitions)]
-        async for key, value in _records(admin, tps):
-            latest[key] = value
+        latest = await smalltopic.newest(admin, TOPIC)
     hops: defaultdict[str, dict[str, Accepted]] = defaultdict(dict)
     for key, value in latest.items():
         if (decoded := _decoded(key, value)) is not None:
             hop, place, accepted = decoded
             hops[hop][place] = accepted
     return dict(hops)
-
-
-async def _records(admin: Admin, tps: list[TopicPartition]) -> AsyncIterator[tuple[bytes, bytes | None]]:
-    """The records that these partitions have now, in order."""
-    if not tps:
-        return
-    starts = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(tps, EARLIEST))).items()}
-    ends = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(tps, LATEST), "read_committed")).items()}
-    fetcher = Fetcher(admin, isolation="read_committed")
-    fetcher.assign({tp: start for tp, start in starts.items() if start < ends[tp]})
-    try:
-        while left := {tp: at for tp, at in fetcher.assigned().items() if at < ends[tp]}:
-            fetcher.assign(left)
-            for fetched in await fetcher.fetch():
-                if fetched.error is not None:
-                    raise fetched.error
-                for batch in fetched.batches:
-                    for record in records(batch):
-                        yield record.key or b"", record.value
-    except BatchError as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"`{TOPIC}`: {error}") from None
-    finally:
-        await fetcher.close()
 
 
 def _decoded(key: bytes, value: bytes | None) -> tuple[str, str, Accepted] | None:

@@ -169,15 +169,10 @@ async def _open(admin: Admin, places: Mapping[TopicPartition, tuple[int, int]], 
         if time.monotonic() > looked_s + UNMOVED_S:
             break
         await asyncio.sleep(STABLE_PAUSE_S)
-    try:
-        found = await admin.open_transactions(sorted(left)) if left else {}
-    except KafkaError as error:
-        if error.code != ErrorCode.UNSUPPORTED_VERSION:
-            raise
-        found = {}
+    found = await heldback.look(admin, sorted(left)) if left else {}
     return {
         tp[1]: f"{end - stable:,} offsets can't be counted, since the log "
-        + (heldback.words(tp, found[tp]) if tp in found else f"has an open transaction in `{tp[0]}` partition {tp[1]}")
+        + (found[tp].words if tp in found else f"has an open transaction in `{tp[0]}` partition {tp[1]}")
         for tp, (stable, end) in sorted(left.items())
     }
 

@@ -22,7 +22,7 @@ from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.position import fields_of, last_batch_of, untold_decisions, why_standing
-from penstock.pipeline.stages.stagetopics import moved_topic
+from penstock.pipeline.stages.stagetopics import find_moved_topic
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -194,7 +194,7 @@ async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS, patience: 
         dedupe = None
         if output != topic:
             group = job.dedupe_group(config)
-            moved = await moved_topic(admin, group, stage, topic)
+            moved = await find_moved_topic(admin, group, stage, topic)
             dedupe = await _stage(admin, {stage: group}, topic, output, patience, moved)
         chosen = TopicChoice(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
-from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.clients.sender import Sender
@@ -17,6 +17,7 @@ from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.ledger import LogEnd, TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
+from penstock.pipeline.stages import smalltopic
 from penstock.pipeline.stages.position import fields_of, last_batch_of, why_standing
 from penstock.pipeline.stages.quarantine import note
 from penstock.pipeline.stages.sourcelog import batch_before, differs
@@ -166,22 +167,9 @@ class ClusterView:
         return done.log_append_time_ms
 
     async def newest(self, topic: str, key: bytes) -> bytes | None:
-        """The value of the newest record with a key in the first partition of a topic of ours; None if there is none. Raises
-        Unreachable."""
-        if not await self.has(topic):
-            return None
-        tp = topic, 0
-        start, end = (await self.offsets([tp], EARLIEST))[tp], (await self.offsets([tp], LATEST))[tp]
-        found = None
-        async with self._fetcher({tp: start} if start < end else {}, isolation="read_committed") as fetcher:
-            while fetcher.assigned():
-                for fetched in await fetcher.fetch():
-                    if fetched.error is not None:
-                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
-                    for record in (record for batch in fetched.batches for record in records(batch)):
-                        found = record.value if record.key == key else found
-                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < end})
-        return found
+        """The value of the newest record with a key in a topic of ours; None if there is none. Raises Unreachable."""
+        with self._asking(f" for the notes in `{topic}`"):
+            return (await smalltopic.newest(await self._connected(), topic)).get(key)
 
     async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
         """Where the log has the ends of leader epochs; -1 of one that it doesn't know. Raises Unreachable."""

@@ -14,6 +14,7 @@ recordcount  how many records a batch holds, and how many of them in some ranges
 identity     taking a transactional id: for good, or again only if nobody else has it since
 failures     what a failure calls for: another try, a start over, an operator
 stagetopics  topics that stages make
+smalltopic   small compacted topics of ours, read whole
 address      how an operator names a partition, and a place in its log
 hints        the commands by which an operator goes on, as messages name them
 decision     what an operator decides about a partition, in one transaction

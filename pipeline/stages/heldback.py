@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.opentransactions import ONGOING, OpenTransaction
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.client import Client, TopicPartition
+from penstock.pipeline.clients.opentransactions import ONGOING, OpenTransaction, open_transactions
 
 LONG_AGO_MS = 1 << 62
 UNNAMED = "waits for an open transaction, whose producer this cluster can't name (Kafka can since 3.0)"
 
 
-def age_ms(found: OpenTransaction) -> int:
-    """How long it has been open, by its coordinator; of a hanging one nobody knows, and it won't end by itself."""
+class Hold(NamedTuple):
+    """How long a transaction has held a partition back, by its coordinator, and in words, whose it is and what ends it. Of a
+    hanging one nobody knows the age, and it won't end by itself."""
+
+    age_ms: int
+    words: str
+
+
+async def look(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Hold]:
+    """What holds partitions back; those whose transaction has ended just now are left out. Raises KafkaError."""
+    try:
+        found = await open_transactions(client, tps)
+    except KafkaError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {tp: Hold(0, f"{UNNAMED}: `{tp[0]}` partition {tp[1]}") for tp in tps}
+    return {tp: Hold(_age_ms(one), _words(tp, one)) for tp, one in found.items()}
+
+
+def _age_ms(found: OpenTransaction) -> int:
     return LONG_AGO_MS if found.began_ms < 0 else max(0, time.time_ns() // 1_000_000 - found.began_ms)
 
 
-def words(tp: TopicPartition, found: OpenTransaction) -> str:
-    """What holds a partition back, and what ends it."""
+def _words(tp: TopicPartition, found: OpenTransaction) -> str:
     where = f"`{tp[0]}` partition {tp[1]} at offset {found.offset}"
     what = f"waits for an open transaction of producer id {found.producer_id} in {where}"
     if not found.state:
@@ -25,7 +45,7 @@ def words(tp: TopicPartition, found: OpenTransaction) -> str:
             f"{what}, of which no coordinator tells us: if `kafka-transactions.sh find-hanging` names it, too, the `abort` of "
             "that tool ends it"
         )
-    begun = f"{what}: transactional id `{found.transactional_id}` has had it open for {age_ms(found) // 1000} s"
+    begun = f"{what}: transactional id `{found.transactional_id}` has had it open for {_age_ms(found) // 1000} s"
     if found.state != ONGOING:
         return f"{begun} and has ended it ({found.state}); its coordinator writes the marker"
     return f"{begun}; its producer ends it, or its coordinator after the producer's `transaction.timeout.ms`"

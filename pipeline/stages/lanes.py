@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from penstock import log
-from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.errors import raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
-from penstock.pipeline.clients.opentransactions import open_transactions
 from penstock.pipeline.clients.transaction import Fenced
 from penstock.pipeline.stages import heldback
 from penstock.pipeline.stages.completion import to_its_end
@@ -647,20 +646,10 @@ class Lanes:
                 continue
             watch, now = lane.held_back.setdefault(tp, heldback.Watch()), asyncio.get_running_loop().time()
             if watch.is_due(self._fetcher.position(tp), *ends[1:], now, self._stalled_s):
-                said = await self._holding_back(tp)
-                if said:
+                hold = (await heldback.look(self._fetcher.client, [tp])).get(tp)
+                if hold is not None:
                     watch.is_said = True
-                    self._log.warning("%s %s", lane.name, said)
-
-    async def _holding_back(self, tp: TopicPartition) -> str:
-        """What holds an input back, in words; empty if it ended just now. Raises KafkaError."""
-        try:
-            found = (await open_transactions(self._fetcher.client, [tp])).get(tp)
-        except KafkaError as error:
-            if error.code == ErrorCode.UNSUPPORTED_VERSION:
-                return f"{heldback.UNNAMED}: `{tp[0]}` partition {tp[1]}"
-            raise
-        return "" if found is None else heldback.words(tp, found)
+                    self._log.warning("%s %s", lane.name, hold.words)
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> None:

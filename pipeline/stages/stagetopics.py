@@ -12,7 +12,7 @@ ANY_TIME = str((1 << 63) - 1)
 WIDE = {"message.timestamp.before.max.ms": ANY_TIME, "message.timestamp.after.max.ms": ANY_TIME}
 
 
-async def moved_topic(admin: Admin, group: str, stage: str, topic: str) -> str:
+async def find_moved_topic(admin: Admin, group: str, stage: str, topic: str) -> str:
     """Where a dedupe stage puts the records of a topic that belong into other partitions: its own topic, or that of earlier
     versions where the stage, whose group is given, has a position. Raises KafkaError."""
     shared = job.shared_moved_topic(topic)

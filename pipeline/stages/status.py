@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.config import Config
-from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.options import Invocation
@@ -110,15 +109,8 @@ async def state_of(
     if is_silent:
         return {"state": "silent", "why": why}
     held = [each.tp for each in inputs if each.ahead.stable <= each.position.offset and each.ahead.stable < each.ahead.end]
-    if held:
-        try:
-            for tp, found in (await cluster.open_transactions(held)).items():
-                state = "waiting" if heldback.age_ms(found) > silent_ms else going
-                return {"state": state, "why": heldback.words(tp, found)}
-        except KafkaError as error:
-            if error.code != ErrorCode.UNSUPPORTED_VERSION:
-                raise
-            return {"state": going, "why": heldback.UNNAMED}
+    for hold in (await heldback.look(cluster, held) if held else {}).values():
+        return {"state": "waiting" if hold.age_ms > silent_ms else going, "why": hold.words}
     return {"state": going, "why": why}
 
 
