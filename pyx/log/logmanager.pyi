@@ -96,6 +96,12 @@ class LogManager(LogTable):
     def max_timestamp(self, topic: str, partition: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that has the largest timestamp; None if the log is empty. Slow."""
 
+    def batch_times(self, wanted: list[tuple[str, int, int]]) -> list[tuple[int, bool] | None]:
+        """Of each (topic, partition, offset): the timestamp of the batch that holds the offset (its first record's, where
+        the batch says it), and True. Where the page cache lacks the batch, or it is of an old format: the largest timestamp
+        of its segment, and False. None: nothing is there, no record of it has a time, or the log isn't open. Slow where a
+        disk hangs."""
+
     def offset_for_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
         """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
 

@@ -22,6 +22,7 @@ from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
 from penstock.pyx.log.openfiles cimport close_files
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
+from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets, wake_reactors,
 )
@@ -32,15 +33,17 @@ from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
-    read_release,
+    partition_read_cached, read_release,
 )
 from penstock.pyx.log.room cimport room_bound
-from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
+from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
 from penstock.pyx.log.upkeep cimport (
     BY_BYTES, BY_LOG_START, BY_TIME, Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred,
     prepare_log_sync, remove_expired, upkeep_log,
 )
-from penstock.pyx.record.batch cimport BatchHeader, batch_parse
+from penstock.pyx.record.batch cimport (
+    DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, batch_parse, batch_parse_header,
+)
 
 Appended = namedtuple("Appended", "base_offset log_append_time_ms log_start")
 Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")
@@ -262,6 +265,39 @@ cdef class LogManager(LogTable):
             else:
                 best, low = found, found[1]
         return best
+
+    cdef object _batch_time(self, str topic, int partition, int64_t offset):
+        cdef LeaderEntry led
+        cdef ReadResult result
+        cdef BatchHeader header
+        cdef uint8_t first[RECORDS_AT]
+        cdef int64_t timestamp = -1
+        cdef int16_t error
+        cdef bint is_exact = False
+        try:
+            led = self.find(topic, partition)
+        except KafkaError:
+            return None
+        with nogil:
+            error = partition_read_cached(led.partition, offset, RECORDS_AT, True, ISOLATION_LOG_END, &result)
+            if result.segment != NULL:
+                if (
+                    error == 0
+                    and read_cached_at(result.fd, first, RECORDS_AT, result.position) == RECORDS_AT
+                    and batch_parse_header(first, RECORDS_AT, &header) == 0
+                ):
+                    timestamp = header.base_timestamp
+                    if header.attributes & (LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT):
+                        timestamp = header.max_timestamp       # the other one is another time
+                    is_exact = timestamp >= 0
+                if timestamp < 0:
+                    timestamp = atomic_load64(&(<Segment*>result.segment).max_timestamp)
+            read_release(&result)
+        return (timestamp, is_exact) if timestamp >= 0 else None
+
+    def batch_times(self, list wanted):
+        """When the batches at some offsets were written; see logmanager.pyi."""
+        return [self._batch_time(topic, partition, offset) for topic, partition, offset in wanted]
 
     def offset_for_epoch(self, str topic, int partition, int epoch):
         """Where a leader epoch ended; see logmanager.pyi."""
