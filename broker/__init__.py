@@ -16,8 +16,6 @@ descriptors     how many file descriptors the broker has, and what they are enou
 metadata        what a start does about the metadata store: opens it, or refuses it with the ways on
 backups         backups of the metadata store
 topic           one topic and its partitions; what names topics may have
-topics          all topics: made, changed, deleted
-topicnodes      a topic's nodes in the metadata store, read and written
 assignments     which brokers a partition may be put on by hand
 resources       what has configs: topics, brokers, groups, loggers
 acls            the operations that an ACL may be about; there is no authorizer
@@ -33,6 +31,7 @@ api/            the handlers: one file an API
 coordination/   the group coordinator and the transaction coordinator
 configs/        configs, in layers
 logs/           log folders and the partitions' logs in them
+topics/         all topics: at a start, made, changed, deleted
 upkeep/         what is done to logs and disks without a request
 store/          the metadata store
 tools/          `penstock log`

@@ -24,7 +24,7 @@ from penstock.broker.coordination.transactioncoordinator import TransactionCoord
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.patience import Patience
 from penstock.broker.store.base import BadValueError, Store
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
 from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager

@@ -39,7 +39,8 @@ from penstock.broker.metadata import Way, name_store, open_store
 from penstock.broker.store.base import NodeExistsError, NoNodeError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
+from penstock.broker.topics.restoring import Restoring
 from penstock.broker.upkeep.disks import Disks
 from penstock.broker.upkeep.logcleaner import LogCleaner
 from penstock.broker.upkeep.pending import PendingUpkeep
@@ -154,6 +155,7 @@ class Server:
         self.config.record("advertised.listeners", ",".join(f"{one.name}://{one.client_endpoint()}" for one in self._listeners))
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
+        restoring = Restoring(topics, self.node_id, self.config, store, dirs, executor)
         self._undo.append(lambda: self._stop_opening(topics))
         context = Context(
             node_id=self.node_id,
@@ -173,10 +175,10 @@ class Server:
         except descriptors.DescriptorsError as error:
             raise ServerError(str(error)) from None
         await context.load()
-        await topics.read(self._forget)
+        await restoring.read(self._forget)
         await _register(store, self.node_id, self._listeners, controller_epoch)
         self._clean = False
-        await topics.load(controller_epoch)
+        await restoring.load(controller_epoch)
         most = self.config["max.connections"]
         descriptors.say(topics.partition_count(), None if most == INT_MAX else most)
         await self._keep_store(store, dirs)
@@ -197,7 +199,7 @@ class Server:
                 "transactions%s are not flushed: a power cut may take records whose commit, and whose consumer's position, "
                 "survives (penstock.transaction.flush=true prevents it)", whose,
             )  # fmt: skip
-        await topics.finish_deletions(context.coordinators.topic_deleted)
+        await restoring.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()
         self._undo.append(cleaner.stop)

@@ -4,12 +4,14 @@
 
 cli         the `penstock` command
 __main__    the same, as `python -m penstock`
+metrics     figures as Prometheus reads them
+http        the small HTTP server that figures and health are asked of
 config      typed property tables; unknown keys are refused with a suggestion
 javaproperties  the syntax of property files
 references  `${file:...}` and the like in their values
 regex       regular expressions that are matched in linear time
 durable     names and small files that survive a power cut
-log         log lines with fields
+log         log lines with fields, as text or JSON
 output      standard output whose reader may go away
 notify      what a service tells systemd
 groupnames  names of the groups and transactional ids of mirror and dedupe

@@ -13,7 +13,7 @@ from collections import Counter
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
-from penstock.broker.topics import check_changes
+from penstock.broker.topics.changes import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 

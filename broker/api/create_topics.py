@@ -14,7 +14,7 @@ from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import check_name
-from penstock.broker.topics import check_changes
+from penstock.broker.topics.changes import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse

@@ -10,7 +10,7 @@ from collections import Counter
 
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
-from penstock.broker.topics import check_changes
+from penstock.broker.topics.changes import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 

@@ -29,7 +29,7 @@ from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
 from penstock.broker.topic import GROUP_OFFSETS
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
 from penstock.errors import ErrorCode
 from penstock.groupnames import is_stage
 from penstock.hints import quoted

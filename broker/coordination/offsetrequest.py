@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsets import Committed
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 

@@ -8,7 +8,7 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
 from penstock.broker.store.base import Store
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
 from penstock.pyx.log.logmanager import LogManager
 
 

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.logs.logdirs import LogDir, LogDirs
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import Topics
 from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.pyx.log.logmanager import LogManager
 

@@ -16,6 +16,7 @@ Processes
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again
 - `config_asking`: values that are tried for configs, and the requests that carry them
+- `onloop`: tests that are coroutines
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `members`: consumers of librdkafka as members of groups
 - `transaction_wire`: transactions, request by request

@@ -117,8 +117,8 @@ def test_alterations_at_one_time_all_count(shared_broker: BrokerProcess, new_top
 
 def test_groups_and_loggers_have_configs(broker: BrokerProcess) -> None:
     assert alter(broker, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000")) == 0
-    assert alter(broker, LOGGER, "1", ("penstock.broker.topics", SET, "WARN")) == 0
-    assert described(broker, LOGGER, "1")["penstock.broker.topics"] == ("WARN", 6)
+    assert alter(broker, LOGGER, "1", ("penstock.broker.topics.changes", SET, "WARN")) == 0
+    assert described(broker, LOGGER, "1")["penstock.broker.topics.changes"] == ("WARN", 6)
     modules = {"penstock.broker.logs.logdirs", "penstock.broker.upkeep.disks", "penstock.broker.upkeep.periodic"}
     assert modules <= set(described(broker, LOGGER, "1"))
     assert described(broker, METRICS, "any") == {}
@@ -131,7 +131,7 @@ def test_groups_and_loggers_have_configs(broker: BrokerProcess) -> None:
     assert ask(broker, wire.ListConfigResourcesRequest(resource_types=[1]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
     broker.restart()
     assert described(broker, GROUP, "g")["consumer.session.timeout.ms"] == ("50000", 8)
-    assert described(broker, LOGGER, "1")["penstock.broker.topics"] == ("INFO", 6)
+    assert described(broker, LOGGER, "1")["penstock.broker.topics.changes"] == ("INFO", 6)
 
 
 def test_quotas_and_credentials_are_kept_and_told_of(broker: BrokerProcess) -> None:

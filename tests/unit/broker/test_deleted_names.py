@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker import Broker, topics
+from penstock.broker import Broker
+from penstock.broker.topics import changes
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DeleteTopicsRequest, MetadataRequest
 from support.harness import WireConnection
@@ -15,12 +16,12 @@ def test_asking_for_a_deleted_topic(penstock_broker: Broker, monkeypatch: pytest
     delete = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
     with WireConnection(penstock_broker.bootstrap) as wire:
         for version in (1, 6, 7, 12):
-            monkeypatch.setattr(topics, "DELETED_RECENTLY_S", 0.0)
+            monkeypatch.setattr(changes, "DELETED_RECENTLY_S", 0.0)
             # Old clients have it at once; the others are told that there was none, and ask again.
             first = wire.ask(asked, version).topics[0].error_code
             assert first == (0 if version < 7 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             assert wire.ask(asked, version).topics[0].error_code == 0
-            monkeypatch.setattr(topics, "DELETED_RECENTLY_S", 1e9)
+            monkeypatch.setattr(changes, "DELETED_RECENTLY_S", 1e9)
             assert wire.ask(delete, 5).responses[0].error_code == 0
             for _ in range(2):
                 assert wire.ask(asked, version).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -18,7 +18,7 @@ from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.resources import BROKER
-from penstock.broker.topics import CHANGES_MAX
+from penstock.broker.topics.changes import CHANGES_MAX
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.header import encode_request

@@ -8,9 +8,9 @@ Nodes, as Kafka has them in ZooKeeper: topic `{"version":3,"topic_id":"...","par
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.broker.store.base import BadValueError, paths
+from penstock.broker.store.base import BadValueError, Create, Operation, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import PartitionState, Topic, check_name
 from penstock.broker.uuids import uuid_bytes, uuid_text
@@ -48,6 +48,23 @@ def config_json(configs: Mapping[str, str]) -> bytes:
 def to_json(**fields: object) -> bytes:
     """A node's content."""
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def topic_nodes(controller_epoch: int, topic: Topic) -> list[Operation]:
+    """What makes all nodes of a topic."""
+    return [
+        Create(paths.topic(topic.name), topic_json(topic), parents=True),
+        Create(paths.topic_config(topic.name), config_json(topic.configs), parents=True),
+        *state_nodes(controller_epoch, topic, topic.partitions),
+    ]
+
+
+def state_nodes(controller_epoch: int, topic: Topic, states: Sequence[PartitionState]) -> list[Create]:
+    """What makes the nodes of some of its partitions."""
+    return [
+        Create(paths.partition_state(topic.name, state.index), state_json(controller_epoch, state), parents=True)
+        for state in states
+    ]
 
 
 def read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:

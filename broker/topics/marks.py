@@ -1,0 +1,84 @@
+"""What the store notes of changes that are under way, so that the next start finishes what a crash cut short.
+
+`/penstock/making`: the partitions whose logs are to be made; `/admin/delete_topics`: the topics whose deletion has begun, both
+`{"version":1,"topics":...}`; `/penstock/log_dirs/N`: the log folders that broker N has, path by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock import log
+from penstock.broker.logs.logdirs import Key
+from penstock.broker.store.base import Create, Operation, Set, Store, StoreError, paths
+from penstock.broker.store.values import Fields
+from penstock.broker.topics.nodes import to_json
+
+_log = log.get(__name__)
+
+
+class Marks:
+    """The marks of one broker's store. `making` is what the store has: by topic, the partitions whose logs are being made."""
+
+    def __init__(self, node_id: int, store: Store) -> None:
+        self._node_id = node_id
+        self._store = store
+        self.making: dict[str, list[int]] = {}
+
+    def set_making(self, keys: Iterable[Key]) -> None:
+        """Say of which partitions the logs are to be made; `making_node` stores it."""
+        self.making = {}
+        for name, index in sorted(keys):
+            self.making.setdefault(name, []).append(index)
+
+    async def making_node(self) -> Operation:
+        """The change of the store that says which logs are to be made."""
+        return await self._put(paths.MAKING, to_json(version=1, topics=self.making))
+
+    async def _put(self, path: str, content: bytes) -> Operation:
+        """The change that makes this a node's content, whether it is there or not."""
+        there = await self._store.exists(path) is not None
+        return Set(path, content) if there else Create(path, content, parents=True)
+
+    async def made(self, name: str) -> None:
+        """Take the mark back. If the store refuses that now, the next creation does it, or the next start finds the logs."""
+        try:
+            await self._store.multi([await self.making_node()])
+        except StoreError as error:
+            _log.warning("topic=%s: it can't be stored that its logs are made: %s", name, error)
+
+    async def read_making(self) -> None:
+        """Take over what the store says. Raises StoreError."""
+        if await self._store.exists(paths.MAKING) is None:
+            return
+        node = Fields.read(paths.MAKING, (await self._store.get(paths.MAKING))[0])
+        making = dict(node.table("topics"))
+        if not all(isinstance(one, list) and all(isinstance(index, int) for index in one) for one in making.values()):
+            raise node.wrong("`topics` should hold lists of partitions")
+        self.making = making
+
+    async def log_dirs(self) -> dict[str, str]:
+        """The log folders that there were, path by id; none at the first start, and at that of an earlier version's store."""
+        path = paths.log_dirs(self._node_id)
+        if await self._store.exists(path) is None:
+            return {}
+        return Fields.read(path, (await self._store.get(path))[0]).texts("dirs")
+
+    async def log_dirs_node(self, log_dirs: Mapping[str, str]) -> Operation:
+        """The change of the store that says which log folders there are."""
+        return await self._put(paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs)))
+
+    async def mark_deleted(self, name: str) -> None:
+        """Store that the deletion of a topic has begun. Raises StoreError."""
+        marked = await self.deleted()
+        await self._store.set(paths.DELETE_TOPICS, to_json(version=1, topics=sorted({*marked, name})))
+
+    async def deleted(self) -> list[str]:
+        """Names whose deletion has begun; makes the node if it isn't there."""
+        if await self._store.exists(paths.DELETE_TOPICS) is None:
+            await self._store.create(paths.DELETE_TOPICS, to_json(version=1, topics=[]), parents=True)
+        node = Fields.read(paths.DELETE_TOPICS, (await self._store.get(paths.DELETE_TOPICS))[0])
+        marked = node.several("topics")
+        if not all(isinstance(name, str) for name in marked):
+            raise node.wrong("`topics` should hold names")
+        return marked
