@@ -67,12 +67,18 @@ class StoreDiskError(StoreError):
 
 @dataclass(frozen=True)
 class Stat:
-    """What a store knows about a node besides its bytes."""
+    """What a store knows about a node besides its bytes.
+
+    A zxid is the number of a change. Each change has a higher one than all before it, so a node that was deleted and made again
+    has another `created_zxid`, though its version is 0 again. A store that was restored from a backup may give a number again.
+    """
 
     version: int
     ephemeral_session: int  # 0 = not ephemeral
     created_ms: int
     modified_ms: int
+    created_zxid: int  # 0 = the root, or a node that was made before the store counted
+    modified_zxid: int  # of the last change of its bytes; that of a child is none
 
 
 class Event(Enum):
@@ -174,7 +180,7 @@ class Store(Protocol):
         ...
 
     async def changes(self) -> int:
-        """How many changes (calls of `multi` and the like) there ever were: grows by one with each."""
+        """The zxid of the newest change (a call of `multi` or the like)."""
         ...
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """The store of a single node: a tree of nodes in one SQLite file.
 
-    node(path, parent, data, version, session, sequence, created_ms, modified_ms, crc)
+    node(path, parent, data, version, session, sequence, created_ms, modified_ms, crc, created_zxid, modified_zxid)
     counter('changes', 'digest')
     about('format', 'id')
 
@@ -48,7 +48,7 @@ from penstock.broker.store.base import (
     Watch,
     paths,
 )
-from penstock.broker.store.sound import FORMAT, LastChange, check, checksum, fact_checksum, failures
+from penstock.broker.store.sound import FORMAT, ZXIDS, LastChange, check, checksum, fact_checksum, failures
 from penstock.broker.uuids import new_uuid, uuid_text
 
 T = TypeVar("T")
@@ -60,9 +60,10 @@ _log = log.get(__name__)
 
 
 class Changes:
-    """What one call of `multi` did: events for watches, and by how much the sum of the checksums moved."""
+    """What one call of `multi` did: its zxid, events for watches, and by how much the sum of the checksums moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, zxid: int) -> None:
+        self.zxid = zxid
         self.events: list[tuple[str, Event]] = []
         self.digest = 0
 
@@ -78,11 +79,13 @@ class _Row:
     sequence: int
     created_ms: int
     modified_ms: int
+    created_zxid: int
+    modified_zxid: int
     crc: int
 
     @property
     def stat(self) -> Stat:
-        return Stat(self.version, self.session, self.created_ms, self.modified_ms)
+        return Stat(self.version, self.session, self.created_ms, self.modified_ms, self.created_zxid, self.modified_zxid)
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,18 @@ TABLES = (
     CREATE TABLE IF NOT EXISTS node (
         path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
         version INTEGER NOT NULL, session INTEGER NOT NULL, sequence INTEGER NOT NULL,
-        created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, crc INTEGER NOT NULL DEFAULT 0
+        created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, crc INTEGER NOT NULL DEFAULT 0,
+        created_zxid INTEGER NOT NULL DEFAULT 0, modified_zxid INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID
     """,
     "CREATE INDEX IF NOT EXISTS node_parent ON node (parent)",
     "CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT OR IGNORE INTO counter VALUES ('changes', 0)",
     "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
+)
+INSERT = (
+    "INSERT INTO node (path, parent, data, version, session, sequence, created_ms, modified_ms, crc, created_zxid, "
+    "modified_zxid) VALUES (?, ?, ?, 0, ?, 0, ?, ?, ?, ?, ?)"
 )
 
 
@@ -227,18 +235,17 @@ class EmbeddedStore:
         where = operations[0].path if operations else "/"
 
         def work() -> list[str | int | None]:
-            changes = Changes()
             self._database.execute("BEGIN IMMEDIATE")
             try:
+                changes = Changes(self._number() + 1)
                 results = [self._apply(operation, changes) for operation in operations]
                 self._count(1, changes.digest)
-                number = self._number()
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
                 raise
-            self._note(number)
+            self._note(changes.zxid)
             self._fire(changes)
             return results
 
@@ -309,12 +316,12 @@ class EmbeddedStore:
         if made == have:
             return
         lost = b"unknown" if made is None else str(max(made - have, 0)).encode()
-        changes = Changes()
+        changes = Changes(max(have, made or 0) + 1)
         self._database.execute("BEGIN IMMEDIATE")
         self._apply(Create(paths.RESTORED, lost, parents=True), changes)
-        self._count(max(0, (made or 0) - have) + 1, changes.digest)
+        self._count(changes.zxid - have, changes.digest)
         self._database.execute("COMMIT")
-        self._note(self._number())
+        self._note(changes.zxid)
 
     def _end_sessions(self, which: str, session: int) -> None:
         self._database.execute("BEGIN IMMEDIATE")
@@ -345,12 +352,14 @@ class EmbeddedStore:
 
     def _find(self, path: str) -> _Row | None:
         row = self._database.execute(
-            "SELECT parent, data, version, session, sequence, created_ms, modified_ms, crc FROM node WHERE path = ?", (path,)
+            "SELECT parent, data, version, session, sequence, created_ms, modified_ms, created_zxid, modified_zxid, crc "
+            "FROM node WHERE path = ?",
+            (path,),
         ).fetchone()
         if row is None:
             return None
         found = _Row(*row)
-        if checksum(path, found.parent, found.data, *row[2:4], *row[5:7]) != found.crc:
+        if checksum(path, found.parent, found.data, *row[2:4], *row[5:9]) != found.crc:
             raise CorruptStoreError(str(self.path), f"it is damaged: the checksum of the node `{path}` is wrong")
         return found
 
@@ -359,11 +368,13 @@ class EmbeddedStore:
             case Create():
                 return self._create(operation, changes)
             case Set(path, data, version):
-                found, now_ms = self._expect(path, version), _now_ms()
-                crc = checksum(path, found.parent, data, found.version + 1, found.session, found.created_ms, now_ms)
+                found, now_ms, zxid = self._expect(path, version), _now_ms(), changes.zxid
+                times = found.created_ms, now_ms, found.created_zxid, zxid
+                crc = checksum(path, found.parent, data, found.version + 1, found.session, *times)
                 self._database.execute(
-                    "UPDATE node SET data = ?, version = version + 1, modified_ms = ?, crc = ? WHERE path = ?",
-                    (data, now_ms, crc, path),
+                    "UPDATE node SET data = ?, version = version + 1, modified_ms = ?, modified_zxid = ?, crc = ? "
+                    "WHERE path = ?",
+                    (data, now_ms, zxid, crc, path),
                 )
                 changes.digest += crc - found.crc
                 changes.events.append((path, Event.CHANGED))
@@ -394,14 +405,11 @@ class EmbeddedStore:
             raise StoreError(parent, "is ephemeral and can't have children")
         if operation.sequence:
             path = f"{path}{0 if found is None else found.sequence:010d}"
-        now_ms = _now_ms()
+        now_ms, zxid = _now_ms(), changes.zxid
         session = self._session if operation.ephemeral else 0
-        crc = checksum(path, parent, operation.data, 0, session, now_ms, now_ms)
+        crc = checksum(path, parent, operation.data, 0, session, now_ms, now_ms, zxid, zxid)
         try:
-            self._database.execute(
-                "INSERT INTO node VALUES (?, ?, ?, 0, ?, 0, ?, ?, ?)",
-                (path, parent, operation.data, session, now_ms, now_ms, crc),
-            )
+            self._database.execute(INSERT, (path, parent, operation.data, session, now_ms, now_ms, crc, zxid, zxid))
         except sqlite3.IntegrityError:
             raise NodeExistsError(path) from None
         self._database.execute("UPDATE node SET sequence = sequence + 1 WHERE path = ?", (parent,))
@@ -453,14 +461,17 @@ def _make_tables(database: sqlite3.Connection, new_id: str) -> None:
     database.execute("BEGIN IMMEDIATE")
     for statement in TABLES:
         database.execute(statement)
-    if all(row[1] != "crc" for row in database.execute("PRAGMA table_info(node)")):
-        database.execute("ALTER TABLE node ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
-    if database.execute("SELECT 1 FROM counter WHERE name = 'digest'").fetchone() is None:
-        now_ms = _now_ms()
-        database.execute("INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0, 0, ?, ?, 0)", (now_ms, now_ms))
-        database.create_function("checksum", 7, checksum, deterministic=True)
-        database.execute("UPDATE node SET crc = checksum(path, parent, data, version, session, created_ms, modified_ms)")
-        database.execute("INSERT INTO counter SELECT 'digest', sum(crc + sequence) FROM node")
+    there = {row[1] for row in database.execute("PRAGMA table_info(node)")}
+    lacking = [column for column in ("crc", *ZXIDS) if column not in there]
+    for column in lacking:
+        database.execute(f"ALTER TABLE node ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+    if lacking or database.execute("SELECT 1 FROM counter WHERE name = 'digest'").fetchone() is None:
+        if database.execute("SELECT 1 FROM node WHERE path = '/'").fetchone() is None:
+            database.execute(INSERT, ("/", "", b"", 0, now_ms := _now_ms(), now_ms, 0, 0, 0))
+        database.create_function("checksum", -1, checksum, deterministic=True)
+        summed = "path, parent, data, version, session, created_ms, modified_ms, created_zxid, modified_zxid"
+        database.execute(f"UPDATE node SET crc = checksum({summed})")
+        database.execute("INSERT OR REPLACE INTO counter SELECT 'digest', sum(crc + sequence) FROM node")
     for insert, name, value in (
         ("INSERT OR REPLACE", "format", str(FORMAT)),
         ("INSERT OR IGNORE", "id", new_id or uuid_text(new_uuid())),

@@ -20,17 +20,17 @@ import errno
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker.store.base import CorruptStoreError, NewerStoreError, StoreDiskError, StoreError, paths
 
 CHANGES = ".changes"
-FORMAT = 2
-"""Of the files that this Penstock writes. 0: no checksums; 1: no table `about`."""
-COLUMNS = ("path", "parent", "data", "version", "session", "sequence", "created_ms", "modified_ms")
-_ROWS = f"SELECT {', '.join(COLUMNS)}, crc FROM node"
+FORMAT = 3
+"""Of the files that this Penstock writes. 0: no checksums; 1: no table `about`; 2: nodes without zxids."""
+ZXIDS = ("created_zxid", "modified_zxid")
+_COLUMNS = ("path", "parent", "data", "version", "session", "sequence", "crc", "created_ms", "modified_ms")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -43,9 +43,13 @@ class Contents:
     has_topics: bool
 
 
-def checksum(path: str, parent: str, data: bytes, version: int, session: int, created_ms: int, modified_ms: int) -> int:
-    """The CRC-32 of a node. Its sequence isn't in it: the digest has that."""
+def checksum(
+    path: str, parent: str, data: bytes, version: int, session: int, created_ms: int, modified_ms: int, *zxids: int
+) -> int:
+    """The CRC-32 of a node. Its sequence isn't in it: the digest has that. zxids: both; none in a file of before format 3."""
     head = f"{path}\0{parent}\0{version}\0{session}\0{created_ms}\0{modified_ms}\0"
+    if zxids:
+        head += f"{zxids[0]}\0{zxids[1]}\0"
     return zlib.crc32(data, zlib.crc32(head.encode("utf-8", "surrogatepass")))
 
 
@@ -67,9 +71,9 @@ def check(path: Path, *, changes: int = 0) -> Contents:
         if database.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
             _enough(path, 0, changes)
             return Contents(0, "", has_topics=False)  # It was made a moment before a crash.
-        has_checksums = any(row[1] == "crc" for row in database.execute("PRAGMA table_info(node)"))
-        if has_checksums:
-            _check_rows(path, database)
+        columns = {row[1] for row in database.execute("PRAGMA table_info(node)")}
+        if "crc" in columns:
+            _check_rows(path, database, [column for column in ZXIDS if column in columns])
         seen = database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
         has_topics = database.execute("SELECT 1 FROM node WHERE path = ?", (paths.TOPICS,)).fetchone() is not None
     if seen is None or not isinstance(seen[0], int):
@@ -132,11 +136,12 @@ def _enough(path: Path, seen: int, changes: int) -> None:
         )
 
 
-def _check_rows(path: Path, database: sqlite3.Connection) -> None:
+def _check_rows(path: Path, database: sqlite3.Connection, more: Sequence[str]) -> None:
+    rows = database.execute(f"SELECT {', '.join([*_COLUMNS, *more])} FROM node")
     digest = 0
-    for node, parent, data, version, session, sequence, created_ms, modified_ms, crc in database.execute(_ROWS):
+    for node, parent, data, version, session, sequence, crc, *times in rows:
         try:
-            right = checksum(node, parent, data, version, session, created_ms, modified_ms) == crc
+            right = checksum(node, parent, data, version, session, *times) == crc
             digest += crc + sequence
         except (TypeError, AttributeError, ValueError):
             right = False  # A column is of another type.

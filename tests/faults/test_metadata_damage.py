@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 
 from penstock.broker.store.base import CorruptStoreError
 from penstock.broker.store.embedded import EmbeddedStore
-from penstock.broker.store.sound import fact_checksum
+from penstock.broker.store.sound import FORMAT, fact_checksum
 from penstock.pyx.wire.messages import AlterClientQuotasRequest, InitProducerIdRequest
 from support import faultio
 from support.asking import complaint, metadata, refused
@@ -253,8 +253,9 @@ def test_a_store_of_a_newer_format_is_refused_whatever_is_asked(
     data = tmp_path / "data"
     left: Left = request.getfixturevalue(state)
     shutil.copytree(left.data, data)
+    newer_format = str(FORMAT + 1)
     with contextlib.closing(sqlite3.connect(data / FILE)) as database:
-        newer = ("3", fact_checksum("format", "3"))
+        newer = (newer_format, fact_checksum("format", newer_format))
         database.execute("UPDATE about SET value = ?, crc = ? WHERE name = 'format'", newer)
         database.execute("DROP INDEX node_parent")  # What the newer one has done to the rest is its own affair.
         database.execute("ALTER TABLE node RENAME TO tree")
@@ -264,7 +265,7 @@ def test_a_store_of_a_newer_format_is_refused_whatever_is_asked(
         done = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0", *way)
         said = complaint(done.stderr)
         assert done.returncode == 1 and f"`{data / FILE}`" in said and "a newer Penstock" in said
-        assert "in format 3" in said and "up to 2" in said and "--restore-metadata" in said
+        assert f"in format {newer_format}" in said and f"up to {FORMAT}" in said and "--restore-metadata" in said
     assert {file.name: file.read_bytes() for file in data.iterdir() if file.name.startswith(FILE)} == before
     (data / FILE).rename(tmp_path / "newer")  # The way back that the sentence names.
     broker = BrokerProcess(data, PROPERTIES, arguments=["--restore-metadata"])

@@ -1,8 +1,10 @@
 """The embedded store keeps ZooKeeper's rules, all or nothing, across restarts and kills."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,9 +15,11 @@ import pytest
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
+from penstock.broker.store import sound
 from penstock.broker.store.base import (
     BadVersionError,
     Check,
+    CorruptStoreError,
     Create,
     Delete,
     Event,
@@ -139,6 +143,87 @@ def test_ephemeral_nodes_end_with_their_session(tmp_path: Path) -> None:
 
     check(tmp_path, make)
     check(tmp_path, look)
+
+
+def test_zxids_grow_and_tell_a_node_from_its_successor(tmp_path: Path) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.create("/a", b"1")
+        made = (await store.get("/a"))[1]
+        assert made.created_zxid == made.modified_zxid == await store.changes()
+        await store.multi([Set("/a", b"2"), Create("/b"), Create("/c/d", parents=True)])
+        changed, zxid = (await store.get("/a"))[1], await store.changes()
+        assert zxid > made.created_zxid
+        assert (changed.created_zxid, changed.modified_zxid) == (made.created_zxid, zxid)
+        for path in ("/b", "/c", "/c/d"):
+            assert (await store.get(path))[1].created_zxid == zxid, "all of a multi is one change"
+        await store.delete("/a")
+        await store.create("/a", b"1")
+        again = (await store.get("/a"))[1]
+        assert again.version == made.version and again.created_zxid > zxid
+        child = (await store.get("/c"))[1]
+        await store.create("/c/e")
+        assert (await store.get("/c"))[1] == child, "a child changes nothing of its parent's"
+
+    check(tmp_path, scenario)
+
+    async def opened_again(store: EmbeddedStore) -> None:
+        last = await store.changes()
+        await store.create("/a/live", ephemeral=True)
+        assert (await store.get("/a/live"))[1].created_zxid > last
+
+    check(tmp_path, opened_again)
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "metadata-format-2.sql"
+"""A store of format 2 whose broker was killed, as the last version that wrote the format left it."""
+
+
+def test_a_store_of_format_2_is_read_on(tmp_path: Path) -> None:
+    file = tmp_path / "metadata.db"
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.executescript(GOLDEN.read_text())
+    kept = "/config/topics/kept"
+    before = sound.check(file)
+    assert (before.changes, before.store_id, before.has_topics) == (9, "AAAAAAAAAAAAAAAAAAAAAQ", True)
+
+    async def look(store: EmbeddedStore) -> None:
+        data, stat = await store.get(kept)
+        assert data == b'{"version":1,"config":{"retention.ms":"7"}}'
+        assert (stat.version, stat.created_zxid, stat.modified_zxid) == (1, 0, 0)
+        assert await store.exists("/controller") is None
+        assert (await store.create("/log_dir_event_notification/n", sequence=True)).endswith("n0000000003")
+        await store.set(kept, b"new", 1)
+        assert (await store.get(kept))[1].modified_zxid == await store.changes() == 11
+
+    check(tmp_path, look)
+    after = sound.check(file, changes=11)
+    assert (after.changes, after.store_id, after.has_topics) == (11, before.store_id, True)
+
+    async def damage(store: EmbeddedStore) -> None:
+        raise AssertionError("it opened")
+
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        assert database.execute("SELECT value FROM about WHERE name = 'format'").fetchone() == (str(sound.FORMAT),)
+        database.execute("UPDATE node SET created_zxid = 5 WHERE path = ?", (kept,))
+        database.commit()
+    with pytest.raises(CorruptStoreError, match="the checksum of the node `/config/topics/kept` is wrong"):
+        check(tmp_path, damage)
+
+
+def test_a_damaged_store_of_format_2_is_not_given_new_checksums(tmp_path: Path) -> None:
+    file = tmp_path / "metadata.db"
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.executescript(GOLDEN.read_text())
+        database.execute("UPDATE node SET version = 7 WHERE path = '/brokers'")
+        database.commit()
+    found = file.read_bytes()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        raise AssertionError("it opened")
+
+    with pytest.raises(CorruptStoreError, match="the checksum of the node `/brokers` is wrong"):
+        check(tmp_path, scenario)
+    assert file.read_bytes() == found
 
 
 def test_a_killed_process_leaves_what_was_answered(tmp_path: Path) -> None:
