@@ -29,7 +29,7 @@ build: build/stamp-venv ext jars
 # All Debian packages that a run of .ci/run needs, in one go: its parts run side by side, and only one apt-get can.
 .PHONY: debian-packages
 debian-packages:
-	$(call install,$(APT) $(APT_JAVA) $(APT_DEB) $(APT_DISKS) $(APT_FUZZ))
+	$(call install,$(APT) $(APT_JAVA) $(APT_DEB) $(APT_DISKS) $(APT_FUZZ) $(APT_MONITORING))
 
 build/stamp-apt: Makefile
 	$(call install,$(APT))
@@ -190,6 +190,13 @@ APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-clie
 deploy-test: build
 	$(call install,$(APT_DEPLOY) $(APT_DEB))
 	PENSTOCK_NO_SKIPS=1 PENSTOCK_DEPLOY_MACHINES=1 $(BIN)/pytest -q --timeout 3600 tests/deploy
+
+# A real Prometheus over a running pipeline: every query of the dashboards, each alert fired and cleared. Debian starts both services.
+APT_MONITORING := prometheus prometheus-node-exporter
+.PHONY: monitoring-test
+monitoring-test: build
+	$(call install,$(APT_MONITORING) $(APT_DISKS))
+	PENSTOCK_NO_SKIPS=1 $(BIN)/pytest -q tests/monitoring
 
 # Random admin work under kill -9, judged by a model of all that was acknowledged: `make faults KILLS=20 SEED=7`.
 KILLS ?= 200

@@ -414,7 +414,9 @@ def test_commands_in_messages_can_be_pasted_into_a_shell() -> None:
     for path in product(".pyx"):
         joined = re.sub(r'"\s*\n\s*f?"', "", path.read_text())
         found += [f"{path}: {command[0]}" for command in COMMAND.finditer(joined) if re.search(r"\{(?!quoted\b)", command[0])]
-    for path in (ROOT / "deploy").rglob("*.yml"):
+    # Rules are quoted by a template of Prometheus' own: tests/monitoring.
+    made = [path for path in (ROOT / "deploy").rglob("*.yml") if ROOT / "deploy" / "monitoring" not in path.resolve().parents]
+    for path in made:
         values = (value for command in COMMAND.finditer(path.read_text()) for value in re.findall(r"\{\{.*?\}\}", command[0]))
         found += [f"{path}: {value}" for value in values if "| quote }}" not in value]
     assert found == []

@@ -52,6 +52,9 @@ Machines (`make deploy-test`)
 - `fleet_world`: datacenters on such machines
 - `callbacks`: what Ansible itself loads: one that kills it
 
+Monitoring (`make monitoring-test`)
+- `prometheus`: a real Prometheus over a test's processes, and node_exporter
+
 Faults
 - `failpoint_cells`: at which failpoints, with whose brokers, a stage is killed or paused
 - `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into
