@@ -46,6 +46,7 @@ MODULES: dict[str, list[str]] = {
     "compaction.cleaned": [],
     "compaction.cleansegments": [],
     "compaction.cleaner": [],
+    "log.topictally": [],
     "log.partition": [],
     "log.openfiles": [],
     "log.upkeep": [],

@@ -401,6 +401,7 @@ cdef extern from *:
     static inline int64_t atomic_add64(int64_t* p, int64_t v) {
         return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL);
     }
+    static inline void relaxed_add64(int64_t* p, int64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
     static inline uint64_t atomic_or64(uint64_t* p, uint64_t v) {
         return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);
     }
@@ -422,6 +423,7 @@ cdef extern from *:
     int64_t atomic_load64(const int64_t* p) noexcept nogil
     void atomic_store64(int64_t* p, int64_t value) noexcept nogil
     int64_t atomic_add64(int64_t* p, int64_t value) noexcept nogil
+    void relaxed_add64(int64_t* p, int64_t value) noexcept nogil       # a count that orders nothing
     uint64_t atomic_or64(uint64_t* p, uint64_t value) noexcept nogil
     uint64_t atomic_swap64(uint64_t* p, uint64_t value) noexcept nogil
     int32_t atomic_load32(const int32_t* p) noexcept nogil

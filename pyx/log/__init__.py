@@ -1,6 +1,7 @@
 """The log of a partition: segments, indexes, producer state, recovery, appends and reads. In reading order:
 
 partition      the log as the network threads see it: found, held, asked for its offsets, waited for
+topictally     what is counted of topics
 partitionlog   what a partition is inside: its locks, its folder, its offsets
 logstate       of that the folder's content: segments, ends, producers, as recovery finds it and appends go on with it
 origin         who appends

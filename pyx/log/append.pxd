@@ -23,6 +23,7 @@ cdef struct Appended:
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
     StorageFault storage               # for KAFKA_STORAGE_ERROR alone
+    bint tallied                       # the log has counted the part; else the caller does, unless it tries again
     Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
 
 # The batches, or the message set, of one partition of one produce request: appended all or (on an error) none of them.

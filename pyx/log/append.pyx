@@ -11,6 +11,7 @@ from penstock.pyx.errorcodes cimport (
 )
 from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+    relaxed_add64,
 )
 from penstock.pyx.log.endslots cimport note_end
 from penstock.pyx.log.epochs cimport epochs_assign
@@ -174,13 +175,13 @@ cdef bint _assign(
 
 
 cdef uint64_t _take_in(
-    PartitionLog* p, Segment* s, const Validated* taken, size_t first, int64_t now_ms
+    PartitionLog* p, Segment* s, const Append* part, const Validated* taken, size_t first, int64_t now_ms
 ) noexcept nogil:
     """Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow. Gives the network
     threads to be woken."""
     cdef const BatchHeader* header
     cdef const uint8_t* records = taken.records
-    cdef int64_t position = s.size
+    cdef int64_t began_at = s.size, position = s.size, offset = p.log.log_end
     cdef bint epochs_changed = False
     cdef bint waits = p.high_watermark < p.log.log_end     # for a flush, whatever flush.messages is by now
     cdef size_t i
@@ -202,6 +203,9 @@ cdef uint64_t _take_in(
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
     note_end(p.end_slot, s.next_offset)
+    if part.origin != REPLICA:
+        p.tally.messages_in += s.next_offset - offset
+        p.tally.bytes_in += <int64_t>part.n if first == 0 else position - began_at
     # What has to be flushed is shown by the flush, and nothing before what lies in front of it.
     return 0 if waits or is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
 
@@ -244,7 +248,7 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     for i in range(gathered.parts.size()):
         gathered.parts[i].done.error = error
         if error == 0:
-            wake[0] |= _take_in(p, s, gathered.taken[i], gathered.first[i], now_ms)
+            wake[0] |= _take_in(p, s, gathered.parts[i], gathered.taken[i], gathered.first[i], now_ms)
     gathered.parts.clear()
     gathered.taken.clear()
     gathered.first.clear()
@@ -356,6 +360,7 @@ cdef inline int16_t _is_closed(PartitionLog* p) noexcept nogil:
 
 cdef void _done_nothing(Appended* done, int16_t error) noexcept nogil:
     done.error = error
+    done.tallied = False
     done.base_offset = -1
     done.log_append_time_ms = -1
     done.log_start_offset = -1
@@ -391,6 +396,8 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     cdef uint64_t wake = 0
     cdef int16_t error
     cdef size_t i, j, rewritten = 0
+    cdef int64_t failed = 0
+    cdef bint counts = parts[0].origin != REPLICA
     cdef bint due = False
     cdef Appended* done
     # All of this may have changed when the lock is taken, and is looked at again.
@@ -436,6 +443,8 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     end = p.log.log_end
     for i in range(count):
         due = due or (parts[i].done.error == 0 and not flushed_by_caller(parts[i].origin))
+        parts[i].done.tallied = parts[i].done.error != NOT_LEADER_OR_FOLLOWER
+        p.tally.appends += parts[i].done.tallied and counts
     due = due and p.high_watermark < p.log.log_end
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)     # before a flush, which may take long
@@ -448,8 +457,11 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
             done.error = error
         if done.error != 0:
             done.base_offset = -1
+            failed += done.tallied and counts
         elif taken[i].stamps:
             done.log_append_time_ms = now_ms
+    if failed:
+        relaxed_add64(&p.tally.appends_failed, failed)
     return count
 
 

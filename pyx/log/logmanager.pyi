@@ -42,6 +42,18 @@ class LogSegment(NamedTuple):
     size_bytes: int
     path: str  # of its .log file
 
+class TopicFigures(NamedTuple):
+    """What was counted since the start: of a topic, from its creation on, or of all. topictally.pxd has the meanings, and
+    where they are others than Kafka's."""
+
+    messages_in: int
+    bytes_in: int  # of records, as their producers sent them
+    bytes_out: int  # of records, as their consumers got them
+    produce_requests: int  # a request for each partition that it names
+    fetch_requests: int
+    failed_produces: int  # partitions that were answered with an error
+    failed_fetches: int
+
 class UpkeepResult(NamedTuple):
     segments_deleted: int
     bytes_deleted: int
@@ -165,6 +177,16 @@ class LogManager(LogTable):
 
     def size_bytes(self, topic: str, partition: int) -> int:
         """Bytes of all segments' .log files."""
+
+    def topic_figures(self) -> dict[str, TopicFigures]:
+        """What was counted of each topic that is here. A topic that was deleted isn't, and begins again if it is made again."""
+
+    def total_figures(self) -> TopicFigures:
+        """What was counted of all topics ever, also of those that are gone, and of requests for topics or partitions that
+        aren't here. No figure ever goes back."""
+
+    def partition_figures(self) -> list[tuple[str, int, int, int, int]]:
+        """Topic, partition, bytes of all segments' .log files, log start and log end of each log that is open, in no order."""
 
     def segments(self, topic: str, partition: int) -> list[LogSegment]:
         """The segments, oldest first; the last one is written to."""

@@ -2,6 +2,7 @@
 
 import os
 from collections import namedtuple
+from typing import NamedTuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
@@ -24,7 +25,8 @@ from penstock.pyx.log.openfiles cimport close_files
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
-    ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets, wake_reactors,
+    ISOLATION_LOG_END, Extent, logset_extents, logset_tallies, partition_epoch_end, partition_leader_epoch,
+    partition_offsets, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline,
@@ -37,6 +39,7 @@ from penstock.pyx.log.read cimport (
 )
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
+from penstock.pyx.log.topictally cimport PartitionTally, TopicTally, tally_sum, topic_tally_release
 from penstock.pyx.log.upkeep cimport (
     BY_BYTES, BY_LOG_START, BY_TIME, Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred,
     prepare_log_sync, remove_expired, upkeep_log,
@@ -52,6 +55,20 @@ Producer = namedtuple(
 )
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted newest_ms reasons rolled flushed")
+
+
+class TopicFigures(NamedTuple):
+    """What was counted of a topic; see logmanager.pyi."""
+
+    messages_in: int
+    bytes_in: int
+    bytes_out: int
+    produce_requests: int
+    fetch_requests: int
+    failed_produces: int
+    failed_fetches: int
+
+
 _REASONS = {BY_LOG_START: "deleted records", BY_TIME: "retention.ms", BY_BYTES: "retention.bytes"}
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 
@@ -63,6 +80,13 @@ set_close_files(close_files)
 def room_end(int64_t batches_end):
     """How far zeros go that were written behind batches; see logmanager.pyi."""
     return room_bound(batches_end)
+
+
+cdef object _figures(const PartitionTally* sum):
+    return TopicFigures(
+        sum.messages_in, sum.bytes_in, sum.bytes_out, sum.appends + sum.refusals, sum.fetches,
+        sum.appends_failed + sum.refusals, sum.fetches_failed,
+    )
 
 
 cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
@@ -437,6 +461,52 @@ cdef class LogManager(LogTable):
                 size += atomic_load64(&p.log.segments[i].size)
             pthread_mutex_unlock(&p.seldom)
         return size
+
+    def topic_figures(self):
+        """What was counted of each topic; see logmanager.pyi."""
+        cdef vector[TopicTally*] topics
+        cdef vector[PartitionTally] sums
+        cdef PartitionTally others
+        cdef size_t i
+        cdef dict figures = {}
+        with nogil:
+            logset_tallies(self.set, topics, sums, &others)
+        for i in range(topics.size()):
+            figures[(<bytes>topics[i].name).decode()] = _figures(&sums[i])
+            topic_tally_release(topics[i])
+        return figures
+
+    def total_figures(self):
+        """What was counted of all topics; see logmanager.pyi."""
+        cdef vector[TopicTally*] topics
+        cdef vector[PartitionTally] sums
+        cdef PartitionTally total
+        cdef size_t i
+        with nogil:
+            logset_tallies(self.set, topics, sums, &total)
+            for i in range(topics.size()):
+                tally_sum(&total, &sums[i])
+                topic_tally_release(topics[i])
+        return _figures(&total)
+
+    def partition_figures(self):
+        """Size and offsets of each log; see logmanager.pyi."""
+        cdef vector[Extent] extents
+        cdef dict names = {}           # one object a topic
+        cdef list figures = []
+        cdef size_t i
+        with nogil:
+            logset_extents(self.set, extents)
+        for i in range(extents.size()):
+            key = <size_t>extents[i].topic
+            topic = names.get(key)
+            if topic is None:
+                topic = names[key] = (<bytes>extents[i].topic.name).decode()
+            figures.append((topic, extents[i].index, extents[i].size, extents[i].log_start, extents[i].log_end))
+        with nogil:
+            for i in range(extents.size()):
+                topic_tally_release(extents[i].topic)
+        return figures
 
     def segments(self, str topic, int partition):
         """The segments, oldest first; see logmanager.pyi."""

@@ -30,8 +30,8 @@ from penstock.pyx.log.logstate cimport (
     NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
-    LogSetOwner, Partition, logset_add, logset_count_flushing, logset_held, logset_remove, partition_new,
-    partition_release, partition_retain, wake_reactors,
+    LogSetOwner, Partition, logset_add, logset_count_flushing, logset_drop_topic, logset_held, logset_remove,
+    partition_new, partition_release, partition_retain, wake_reactors,
 )
 from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.partitionlog cimport (
@@ -78,12 +78,12 @@ cdef class LeaderEntry:
             partition_release(self.partition)
 
 
-cdef LeaderEntry _new_led(tuple key, bytes topic_id):
+cdef LeaderEntry _new_led(LogTable table, tuple key, bytes topic_id):
     cdef LeaderEntry led = LeaderEntry()
     name = key[0].encode()
     led.key = key
     led.partition = partition_new(
-        PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), key[1]
+        table.set, PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), key[1]
     )
     led.p = log_of(led.partition)
     read_config(&led.p.config, {})
@@ -300,7 +300,7 @@ cdef class LogTable(LogSetOwner):
                 led.p.offline = offline
                 led.p.stopped = not offline
                 return
-            led = _new_led(key, topic_id)
+            led = _new_led(self, key, topic_id)
             led.p.offline = offline
             led.p.stopped = not offline
             self.announced[key] = led
@@ -408,7 +408,7 @@ cdef class LogTable(LogSetOwner):
             return self._raise_led_epoch(led, leader_epoch)
         try:
             path = os.path.join(folder, f"{topic}-{partition}")
-            led = _new_led(key, topic_id)
+            led = _new_led(self, key, topic_id)
             led.config = merged
             led.folder = self.folder(folder)   # which checks whether there are logs without checkpoints
             fresh = _prepare_folder(path, topic_id, new)
@@ -610,7 +610,7 @@ cdef class LogTable(LogSetOwner):
         cdef int result
         if announced:
             p = self.find(topic, partition).p
-            place = _new_led((topic, partition), _topic_id(p))
+            place = _new_led(self, (topic, partition), _topic_id(p))
             place.p.stopped = True
         led = self._take_out(topic, partition, place)
         p = led.p
@@ -630,12 +630,21 @@ cdef class LogTable(LogSetOwner):
         if (topic, partition) in self.led:
             self.retired[topic, partition] = self._take_out(topic, partition)
 
+    def _forget_tally(self, str topic):
+        """A deleted topic's figures go with its last partition; the sum of all keeps them."""
+        cdef bytes name = topic.encode()
+        cdef const char* text = PyBytes_AS_STRING(name)
+        cdef size_t n = <size_t>len(name)
+        with nogil:
+            logset_drop_topic(self.set, text, n)
+
     def delete(self, str topic, int partition):
         """Stop a partition and remove its folder; see logtable.pyi."""
         cdef LeaderEntry led
         cdef PartitionLog* p
         if (topic, partition) in self.announced:
             self.withdraw(topic, partition)
+            self._forget_tally(topic)
             return
         led = self.retired.pop((topic, partition), None) or self._take_out(topic, partition)
         p = led.p
@@ -644,6 +653,7 @@ cdef class LogTable(LogSetOwner):
             pthread_mutex_lock(&p.upkeep)
             halt_log(p)
             pthread_mutex_unlock(&p.upkeep)
+        self._forget_tally(topic)
         led.folder.forget(led.key)
         path = Path(os.fsdecode(p.log.folder))
         # Kafka's form: a name of at most 255 bytes that no topic can have.

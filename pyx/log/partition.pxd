@@ -18,6 +18,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.linux.posix cimport memcmp
+from penstock.pyx.log.topictally cimport PartitionTally, TopicTally
 
 cdef enum:
     ISOLATION_UNCOMMITTED = 0          # Fetch's isolation_level: up to the high watermark
@@ -56,6 +57,30 @@ cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 
+# --- counting -----------------------------------------------------------------------------------------------
+# What is counted of a partition while the reference is held; and of those that aren't here.
+cdef PartitionTally* partition_tally(Partition* p) noexcept nogil
+cdef PartitionTally* logset_nobody(LogSet* logs) noexcept nogil
+# Counts a produce that brought nothing, which is no error.
+cdef void partition_tally_empty(Partition* p) noexcept nogil
+
+# Where a log begins and ends, and the bytes of its segments.
+cdef struct Extent:
+    TopicTally* topic                  # a reference, whose name is the topic's
+    int32_t index
+    int64_t size
+    int64_t log_start
+    int64_t log_end
+
+# Those of all partitions that are open. The caller releases the references.
+cdef void logset_extents(LogSet* logs, vector[Extent]& out) noexcept nogil
+# All topics, each with a reference for the caller, and their sums; the sum of those that are gone, and of `nobody`.
+cdef void logset_tallies(
+    LogSet* logs, vector[TopicTally*]& topics, vector[PartitionTally]& sums, PartitionTally* others
+) noexcept nogil
+# A topic was deleted; no effect while the set has one of its partitions.
+cdef void logset_drop_topic(LogSet* logs, const char* topic, size_t n) noexcept nogil
+
 # --- moves between log folders ------------------------------------------------------------------------------
 # A partition is held while its move is being finished. A network thread then keeps a produce or a fetch where it is,
 # with nothing done, until the wake hook is called with all reactors. A move waits for those that have entered before.
@@ -80,8 +105,10 @@ cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
 # remove one. False: somebody was just adding or removing, and the partitions of that set were passed over.
 ctypedef void (*Visit)(Partition* p, void* given) noexcept nogil
 cdef bint partitions_visit(Visit visit, void* given) noexcept nogil
-# With one reference and an empty log.
-cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
+# With one reference and an empty log; the set doesn't have it yet, and counts what it does.
+cdef Partition* partition_new(
+    LogSet* logs, const char* topic, size_t n, const uint8_t* topic_id16, int32_t index
+) noexcept nogil
 
 # None of these waits for a disk.
 # --- ends ---------------------------------------------------------------------------------------------------

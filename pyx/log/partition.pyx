@@ -6,7 +6,7 @@ from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.linux.posix cimport (
-    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy,
+    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, memset, pthread_mutex_destroy,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
     pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock,
     pthread_rwlock_unlock, pthread_rwlock_wrlock,
@@ -17,6 +17,10 @@ from penstock.pyx.log.logconfig cimport config_flushes
 from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.segment cimport segment_release
+from penstock.pyx.log.topictally cimport (
+    PartitionTally, Tallies, TopicTally, tallies_close, tallies_drop, tallies_open, tallies_sum_others, tallies_take,
+    topic_tally_release, topic_tally_retain, topic_tally_sum,
+)
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
@@ -28,6 +32,7 @@ cdef struct LogSet:
     unordered_map[string, int32_t] topic_ids       # partitions led of each topic id
     int32_t flushing                               # atomic: partitions with flush.messages
     int64_t held                                   # atomic: produce requests that were held
+    Tallies tallies
 
 cdef WakeHook wake_hook = NULL
 
@@ -79,6 +84,7 @@ cdef class LogSetOwner:
     def __cinit__(self):
         self.set = made[LogSet]()
         pthread_rwlock_init(&self.set.lock, NULL)
+        tallies_open(&self.set.tallies)
         with nogil:
             pthread_mutex_lock(&sets_lock)
             sets.all.push_back(self.set)
@@ -88,6 +94,7 @@ cdef class LogSetOwner:
         with nogil:
             _forget_set(self.set)
         pthread_rwlock_destroy(&self.set.lock)
+        tallies_close(&self.set.tallies)
         dropped[LogSet](self.set)
 
 
@@ -152,6 +159,7 @@ cdef void _know(LogSet* logs, PartitionLog* p) noexcept nogil:
     logs.by_name[_key(p.topic.data(), p.topic.size(), p.index)].push_back(p)
     logs.by_id[_key(p.topic_id, TOPIC_ID_BYTES, p.index)].push_back(p)
     logs.topic_ids[topic_id] += 1
+    p.topic_tally.led += 1
 
 
 cdef void _forget(unordered_map[uint32_t, vector[PartitionLog*]]& table, uint32_t key, PartitionLog* p) noexcept nogil:
@@ -175,6 +183,7 @@ cdef void _forget_all(LogSet* logs, PartitionLog* p) noexcept nogil:
     logs.topic_ids[topic_id] -= 1
     if logs.topic_ids[topic_id] <= 0:
         logs.topic_ids.erase(topic_id)
+    p.topic_tally.led -= 1
 
 
 cdef void logset_remove(LogSet* logs, Partition* partition) noexcept nogil:
@@ -204,6 +213,81 @@ cdef size_t partition_folder(Partition* partition) noexcept nogil:
     return <size_t>log_of(partition).folder
 
 
+# --- counting -----------------------------------------------------------------------------------------------
+cdef PartitionTally* partition_tally(Partition* partition) noexcept nogil:
+    return log_of(partition).tally
+
+
+cdef void partition_tally_empty(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    pthread_mutex_lock(&p.lock)
+    p.tally.appends += 1
+    pthread_mutex_unlock(&p.lock)
+
+
+cdef PartitionTally* logset_nobody(LogSet* logs) noexcept nogil:
+    return &logs.tallies.nobody
+
+
+cdef void logset_drop_topic(LogSet* logs, const char* topic, size_t n) noexcept nogil:
+    cdef string name
+    name.assign(topic, n)
+    pthread_mutex_lock(&logs.tallies.lock)
+    pthread_rwlock_wrlock(&logs.lock)
+    tallies_drop(&logs.tallies, name)
+    pthread_rwlock_unlock(&logs.lock)
+    pthread_mutex_unlock(&logs.tallies.lock)
+
+
+cdef void logset_tallies(
+    LogSet* logs, vector[TopicTally*]& topics, vector[PartitionTally]& sums, PartitionTally* others
+) noexcept nogil:
+    cdef PartitionTally sum
+    pthread_mutex_lock(&logs.tallies.lock)            # a topic that goes meanwhile would be missed
+    pthread_rwlock_rdlock(&logs.lock)
+    one = logs.tallies.topics.begin()
+    while one != logs.tallies.topics.end():
+        memset(&sum, 0, sizeof(PartitionTally))
+        topic_tally_sum(at(one).second, &sum)
+        topic_tally_retain(at(one).second)
+        topics.push_back(at(one).second)
+        sums.push_back(sum)
+        step(one)
+    pthread_rwlock_unlock(&logs.lock)
+    memset(others, 0, sizeof(PartitionTally))
+    tallies_sum_others(&logs.tallies, others)
+    pthread_mutex_unlock(&logs.tallies.lock)
+
+
+cdef void _add_extent(PartitionLog* p, vector[Extent]& out) noexcept nogil:
+    cdef Extent extent
+    cdef size_t i
+    if atomic_load32(&p.stopped) or is_offline(p):
+        return
+    extent.topic = p.topic_tally
+    topic_tally_retain(p.topic_tally)
+    extent.index = p.index
+    extent.size = 0
+    pthread_mutex_lock(&p.seldom)
+    for i in range(p.log.segments.size()):
+        extent.size += atomic_load64(&p.log.segments[i].size)
+    pthread_mutex_unlock(&p.seldom)
+    extent.log_start = atomic_load64(&p.log.log_start)
+    extent.log_end = atomic_load64(&p.log.log_end)
+    out.push_back(extent)
+
+
+cdef void logset_extents(LogSet* logs, vector[Extent]& out) noexcept nogil:
+    cdef size_t i
+    pthread_rwlock_rdlock(&logs.lock)
+    one = logs.by_name.begin()
+    while one != logs.by_name.end():
+        for i in range(at(one).second.size()):
+            _add_extent(at(one).second[i], out)
+        step(one)
+    pthread_rwlock_unlock(&logs.lock)
+
+
 # --- moves --------------------------------------------------------------------------------------------------
 cdef bint partition_enter(Partition* partition) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
@@ -229,7 +313,9 @@ cdef int64_t logset_held(LogSet* logs) noexcept nogil:
 
 
 # --- holding ------------------------------------------------------------------------------------------------
-cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil:
+cdef Partition* partition_new(
+    LogSet* logs, const char* topic, size_t n, const uint8_t* topic_id16, int32_t index
+) noexcept nogil:
     cdef PartitionLog* p = made[PartitionLog]()
     p.refs = 1
     pthread_mutex_init(&p.lock, NULL)
@@ -239,6 +325,9 @@ cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_
     p.topic.assign(topic, n)
     p.index = index
     memcpy(p.topic_id, topic_id16, TOPIC_ID_BYTES)
+    pthread_rwlock_wrlock(&logs.lock)
+    p.topic_tally = tallies_take(&logs.tallies, p.topic, index, &p.tally)
+    pthread_rwlock_unlock(&logs.lock)
     return <Partition*>p
 
 
@@ -261,6 +350,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     pthread_mutex_destroy(&p.upkeep)
     pthread_mutex_destroy(&p.cleaning)
     folder_release(p.folder)
+    topic_tally_release(p.topic_tally)
     dropped[PartitionLog](p)
 
 

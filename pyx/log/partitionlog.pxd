@@ -24,6 +24,7 @@ from penstock.pyx.log.logstate cimport NOTE_GONE, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
 from penstock.pyx.log.producerstate cimport producers_first_open
 from penstock.pyx.log.segment cimport DeletedFile, Segment
+from penstock.pyx.log.topictally cimport PartitionTally, TopicTally
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 cdef enum FolderSpace:
@@ -78,6 +79,8 @@ cdef struct PartitionLog:
     string topic
     int32_t index
     uint8_t topic_id[TOPIC_ID_BYTES]
+    PartitionTally* tally              # of topic_tally, as all logs before it had it
+    TopicTally* topic_tally
     LogFolder* folder
     LogConfig config                   # in force
     LogConfig wanted                   # will be for whoever takes `lock` next

@@ -12,10 +12,11 @@ and no other replica is ever preferred. Not done: the tags that name a new leade
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.partition cimport LogSet
+from penstock.pyx.log.partition cimport LogSet, logset_nobody, partition_tally
 from penstock.pyx.log.read cimport ReadResult
+from penstock.pyx.log.topictally cimport PartitionTally
 from penstock.pyx.record.frame cimport Reader, RequestHead
-from penstock.pyx.request.fetchset cimport FetchSet
+from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet
 from penstock.pyx.request.sessions cimport Session, SessionCache
 
 cdef enum:
@@ -60,6 +61,7 @@ cdef struct FetchJob:
     FetchRange* ranges                # for the answer, in its order
     int32_t range_count
     int32_t range_capacity
+    int32_t tallied                   # of the set's partitions, in its order: those that are counted as asked for
     int32_t cold                      # of `ranges`, when FETCH_COLD
     int32_t cold_times
     bint urgent                       # its ranges are answered with, however little their conversion gives
@@ -71,6 +73,10 @@ cdef struct FetchJob:
     bint due                          # to be tried when the connection runs next
     bint replaced                     # another log has the name of one that it read, so what it waits for isn't right
     void* waiters                     # waiting.pxd
+
+# Where a partition of the set is counted.
+cdef inline PartitionTally* fetch_tally(const FetchJob* job, const FetchPartition* partition) noexcept nogil:
+    return partition_tally(partition.partition) if partition.partition != NULL else logset_nobody(job.logs)
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.
 cdef FetchParse fetch_parse(

@@ -6,11 +6,12 @@ from penstock.pyx.linux.posix cimport realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED
 from penstock.pyx.log.read cimport AbortedTxn, partition_aborted, read_release
+from penstock.pyx.log.topictally cimport tally_fetched
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, write_count, write_i8, write_i16, write_i32, write_i64,
     write_no_tags, write_raw, write_string, write_uvarint, writer_room,
 )
-from penstock.pyx.request.fetch cimport FetchRange, range_release
+from penstock.pyx.request.fetch cimport FetchRange, fetch_tally, range_release
 from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
 from penstock.pyx.request.sessions cimport session_make
 from penstock.pyx.request.versions cimport (
@@ -200,6 +201,7 @@ cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pi
             return -1
         file_bytes += sent
         total += n if r.error == 0 else 0
+        tally_fetched(fetch_tally(job, &set.partitions[r.at]), n, r.error != 0)
         errors[0] += r.error != 0
         topic_left -= 1
         if topic_left == 0:

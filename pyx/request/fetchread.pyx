@@ -13,9 +13,10 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
 from penstock.pyx.log.segment cimport FORMATS_NEW
+from penstock.pyx.log.topictally cimport tally_fetch
 from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.record.endian cimport get_i32
-from penstock.pyx.request.fetch cimport FetchRange, fetch_drop_ranges, range_release
+from penstock.pyx.request.fetch cimport FetchRange, fetch_drop_ranges, fetch_tally, range_release
 from penstock.pyx.request.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
 from penstock.pyx.request.versions cimport FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_FROM
@@ -174,7 +175,7 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
     cdef FetchSet* s = job.set
     cdef FetchPartition* partition
     cdef FetchRange* r
-    cdef int32_t at = s.first
+    cdef int32_t at = s.first, place = 0
     fetch_drop_ranges(job)
     limits.total = 0
     limits.converted = 0
@@ -198,6 +199,10 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
             job.cold = job.range_count
             job.range_count += 1                      # so that it is released
             return True
+        if place == job.tallied:
+            tally_fetch(fetch_tally(job, partition))
+            job.tallied += 1
+        place += 1
         limits.urgent = limits.urgent or r.error != 0 or r.diverged
         if not job.incremental or _has_news(partition, r):
             job.range_count += 1

@@ -18,9 +18,10 @@ from penstock.pyx.log.append cimport (
 from penstock.pyx.log.files cimport dropped as deleted, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
-    LogSet, Partition, is_internal, partition_enter, partition_held, partition_known_id, partition_leave,
-    partition_release, partition_topic,
+    LogSet, Partition, is_internal, logset_nobody, partition_enter, partition_held, partition_known_id,
+    partition_leave, partition_release, partition_tally, partition_tally_empty, partition_topic,
 )
+from penstock.pyx.log.topictally cimport tally_refusals
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
@@ -62,6 +63,8 @@ cdef enum:
 # A partition of a request.
 cdef struct Part:
     Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
+    Partition* refused                # before its log was asked, or as it is empty: a reference, until it is answered
+    bint appended                     # or the log has refused it: it is counted
     Append append
     SentBatch sent
 
@@ -182,6 +185,12 @@ cdef inline void _let_go(const ProduceGroup* g, Partition* partition) noexcept n
     partition_release(partition)
 
 
+cdef inline void _let_refused_go(Part* part) noexcept nogil:
+    if part.refused != NULL:
+        partition_release(part.refused)
+        part.refused = NULL
+
+
 cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
     cdef Part* grown
     cdef size_t capacity = max(g.n + more, g.capacity)
@@ -197,6 +206,9 @@ cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
 
 
 cdef void produce_clear(ProduceGroup* g) noexcept nogil:
+    cdef size_t i
+    for i in range(g.n):
+        _let_refused_go(&g.parts[i])
     g.asked_n = 0
     g.n = 0
     if g.capacity > PARTS_KEPT:
@@ -245,6 +257,7 @@ cdef bint _check_in_line(ProduceGroup* g, const Asked* asked) noexcept nogil:
 cdef void _untake(ProduceGroup* g, const Asked* asked) noexcept nogil:
     while g.n > asked.first:
         g.n -= 1
+        _let_refused_go(&g.parts[g.n])
         if g.parts[g.n].partition != NULL:
             _let_go(g, g.parts[g.n].partition)
 
@@ -314,13 +327,17 @@ cdef ProduceResult produce_take(
                     return PRODUCE_HELD
             if part.append.done.error == 0:
                 part.append.done.error = _find_partition(logs, terms, &topic, index, &part.partition)
+            else:
+                part.refused = produce_find(logs, &topic, index)
             if part.partition != NULL:
                 if not g.worker and partition_enter(part.partition) and verdicts == NULL:
                     _untake(g, asked)
                     return PRODUCE_HELD
                 part.append.done.error = _validate(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
-                    _let_go(g, part.partition)
+                    if not g.worker:
+                        partition_leave(part.partition)
+                    part.refused = part.partition
                     part.partition = NULL
             if part.append.done.error != 0:
                 refusals_note(sender, &part.sent, part.append.done.error)
@@ -392,6 +409,12 @@ cdef void _append_alone(ProduceGroup* g, Part* part) noexcept nogil:
     one.checked = NULL
 
 
+cdef inline void _count_untallied(Partition* partition, const Append* part) noexcept nogil:
+    """A part that the log didn't count, and that nobody tries again."""
+    if not part.done.tallied:
+        tally_refusals(partition_tally(partition), 1)
+
+
 cdef void _append_each(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
     """Of a worker."""
     cdef Part* part
@@ -404,6 +427,8 @@ cdef void _append_each(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
             part.append.done.error = NOT_LEADER_OR_FOLLOWER
         else:
             _append_alone(g, part)
+            _count_untallied(part.partition, &part.append)
+        part.appended = True
         partition_release(part.partition)
 
 
@@ -423,6 +448,7 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
         if partition == NULL:
             continue
         together[0] = &g.parts[i].append
+        g.parts[i].appended = True
         n = 1
         if g.asked_n > 1:
             for j in range(i + 1, g.n):
@@ -430,8 +456,11 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
                     together[n] = &g.parts[j].append
                     n += 1
                     g.parts[j].partition = NULL
+                    g.parts[j].appended = True
                     _let_go(g, partition)
         partition_append(partition, together, n)
+        for j in range(n):
+            _count_untallied(partition, together[j])
         _let_go(g, partition)
     _note_outcomes(g)
 
@@ -476,6 +505,17 @@ cdef void _write_partition(
     write_no_tags(w, terms.flexible)
 
 
+cdef void _tally_part(ProduceGroup* g, const Part* part) noexcept nogil:
+    """Of a request that is answered."""
+    if part.appended:
+        return
+    if part.append.done.error == 0:
+        if part.refused != NULL:
+            partition_tally_empty(part.refused)
+    else:
+        tally_refusals(partition_tally(part.refused) if part.refused != NULL else logset_nobody(g.logs), 1)
+
+
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:
     cdef const ProduceTerms* terms = &g.asked[i].terms
     cdef Reader body = g.asked[i].topics
@@ -498,6 +538,7 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
         for _j in range(topic.partitions):
             produce_part(r, terms.version, &index)
             part = &g.parts[place].append
+            _tally_part(g, &g.parts[place])
             place += 1
             error = part.done.error
             if error == KAFKA_STORAGE_ERROR and terms.version < PRODUCE_STORAGE_ERROR_FROM:
@@ -557,5 +598,6 @@ cdef ProduceResult produce_serve(
     if result == PRODUCE_TAKEN:
         produce_append(&g, NULL)
         result = produce_answer(&g, 0, out, tally)
+    produce_clear(&g)
     free(g.parts)
     return result
