@@ -35,6 +35,7 @@ topics/         all topics: at a start, made, changed, deleted
 upkeep/         what is done to logs and disks without a request
 store/          the metadata store
 tools/          `penstock log`
+metrics/        what a broker shows of itself by HTTP
 doctor/         `penstock doctor`
 """
 

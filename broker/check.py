@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.broker.context import Endpoint
-from penstock.broker.listeners import Listener, refused
+from penstock.broker.listeners import LISTEN, Listener, refused
 from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, read_meta
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import NOT_LISTED, ids_of, not_there
@@ -25,9 +25,18 @@ from penstock.broker.store.base import StoreError, paths
 from penstock.broker.store.values import Fields
 
 
-def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener], forget: Path | None = None) -> list[str]:
-    """What would keep a broker from a start, or a folder from being used: sentences. forget: a log folder to give up."""
+def faults(
+    node_id: int,
+    folders: Sequence[Path],
+    listeners: Sequence[Listener],
+    forget: Path | None = None,
+    http: tuple[str, int] | None = None,
+) -> list[str]:
+    """What would keep a broker from a start, or a folder from being used: sentences. forget: a log folder to give up. http:
+    where figures and health are to be served."""
     found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
+    if http is not None:
+        found += _address(Endpoint(*http), folders, "penstock.http.listen")
     if forget is not None:
         found += _forgettable(node_id, folders[0] / STORE, forget)
     if wrong := overlap(folders):
@@ -119,7 +128,7 @@ def _access(folder: Path) -> list[str]:
     ]
 
 
-def _address(bind: Endpoint, folders: Sequence[Path]) -> list[str]:
+def _address(bind: Endpoint, folders: Sequence[Path], given_by: str = LISTEN) -> list[str]:
     """Whether the address can be bound, as the start does it. A broker that is to be restarted may have it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -136,7 +145,7 @@ def _address(bind: Endpoint, folders: Sequence[Path]) -> list[str]:
                 return []
             if error.errno == errno.EADDRNOTAVAIL:
                 return [f"the listen address `{bind}` is no address of this machine"]
-            return [refused(bind, error)]
+            return [refused(bind, error, given_by)]
     return []
 
 

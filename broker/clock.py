@@ -61,6 +61,12 @@ class AgeClock:
             self._look(monotonic_ms, wall_ms - monotonic_ms)
             return monotonic_ms + self._believed_ms
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the wall clock is believed."""
+        with self._lock:
+            return self._doubted_ms is None
+
     def _look(self, monotonic_ms: int, offset_ms: int) -> None:
         if offset_ms - self._believed_ms <= JUMP_MS:
             if self._doubted_ms is not None:

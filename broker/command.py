@@ -16,7 +16,7 @@ import click
 
 from penstock import failpoints, log, notify
 from penstock.broker import check, descriptors, kernelfeatures
-from penstock.broker.configs.brokerconfig import BrokerConfig, load
+from penstock.broker.configs.brokerconfig import BrokerConfig, http_address, load
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import DEFAULT_LISTEN, Listener, plan
 from penstock.broker.logs.folder import FolderError
@@ -75,8 +75,8 @@ def command(
 ) -> None:
     """Run a broker that any Kafka client can use.
 
-    It prints one line, `penstock broker ID started on HOST:PORT`, when it serves; everything else goes to
-    standard error.
+    It prints one line, `penstock broker ID started on HOST:PORT`, when it serves, with `, http on HOST:PORT` behind it where
+    `penstock.http.listen` is set; everything else goes to standard error.
 
     Example: penstock broker --listen 127.0.0.1:9092 --data /var/lib/penstock
 
@@ -94,10 +94,10 @@ def command(
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
     listeners = plan(config, listen, advertised)
-    log.setup(log_level)
+    log.setup(log_level, config["penstock.log.format"], f"broker-{config['broker.id']}")
     folders = log_dirs(folder, config["log.dirs"] or config["log.dir"])
     if only_check:
-        _check(config["broker.id"], folders, listeners, forget)
+        _check(config, folders, listeners, forget)
         return
     os.umask(PRIVATE_UMASK)
     server = Server(config, folder, listeners, way=way, forget=forget)
@@ -142,9 +142,10 @@ def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
     return Path(first)
 
 
-def _check(node_id: int, folders: list[Path], listeners: list[Listener], forget: Path | None) -> None:
+def _check(config: BrokerConfig, folders: list[Path], listeners: list[Listener], forget: Path | None) -> None:
     """Say what would go wrong, one sentence a line, or that nothing would."""
-    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners, forget)
+    node_id = config["broker.id"]
+    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners, forget, http_address(config))
     for fault in found:
         click.echo(f"penstock: {fault}", err=True)
     if found:
@@ -174,7 +175,8 @@ async def _serve(server: Server, folders: list[Path]) -> None:
     bound: Endpoint = await starting
     await loop.run_in_executor(None, lambda: kernelfeatures.say(kernelfeatures.find(folders)))
     _say_open_folders(folders)
-    print(f"penstock broker {server.node_id} started on {bound}", flush=True)
+    seen = "" if server.http is None else f", http on {server.http}"
+    print(f"penstock broker {server.node_id} started on {bound}{seen}", flush=True)
     telling = asyncio.create_task(_tell_ready(server, bound))
     failing = asyncio.create_task(server.failed.wait())
     await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)

@@ -95,11 +95,11 @@ class Context:
     # Read by `load`.
     entities: Entities = field(init=False)
     coordinators: Coordinators = field(init=False)
-    _ages: AgeClock = field(init=False)
+    ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.entities = Entities(self.store)
-        self._ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
+        self.ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
         self.coordinators = Coordinators(self)
 
     @property
@@ -120,7 +120,7 @@ class Context:
         folders = [log_dir.path for log_dir in self.dirs.online]
         last_ms = await asyncio.get_running_loop().run_in_executor(None, lasttime.read, folders)
         if last_ms is not None:
-            self._ages.begin(last_ms)
+            self.ages.begin(last_ms)
         await check_ids(self.store)
         await self.entities.load()
         for entity, configs in self.entities:
@@ -146,7 +146,7 @@ class Context:
 
     def age_now_ms(self) -> int:
         """The clock by which things are old enough to be deleted, in milliseconds since 1970: see `AgeClock`."""
-        return self._ages.now_ms()
+        return self.ages.now_ms()
 
     def monotonic_ms(self) -> int:
         """The clock for timers and sessions, in milliseconds."""

@@ -71,6 +71,13 @@ class Broker:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def http(self) -> str:
+        """`host:port` of its figures and health (`penstock.http.listen`). Raises RuntimeError if there are none."""
+        if self._server is None or self._server.http is None:
+            raise RuntimeError("the broker doesn't run, or lacks the property `penstock.http.listen`")
+        return str(self._server.http)
+
+    @property
     def data(self) -> Path:
         """The data folder."""
         return self._data

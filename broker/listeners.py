@@ -32,6 +32,7 @@ LIMITS = (
     "max.connections.per.ip.overrides",
 )
 DEFAULT_LISTEN = "127.0.0.1:9092"
+LISTEN = "--listen"
 EVERYWHERE = ("0.0.0.0", "::")
 PROTOCOLS = {
     PLAINTEXT: "",
@@ -219,9 +220,9 @@ class Limits:
             self._task = None
 
 
-def refused(address: Endpoint, error: OSError) -> str:
+def refused(address: Endpoint, error: OSError, given_by: str = LISTEN) -> str:
     """Why an address can't be bound."""
-    return f"cannot listen on {address}: {error.strerror or error}; choose another `--listen`"
+    return f"cannot listen on {address}: {error.strerror or error}; choose another `{given_by}`"
 
 
 def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[str, Any]) -> list[Listener]:

@@ -19,7 +19,7 @@ from typing import Self
 PROGRAM = (sys.executable, "-m", "penstock")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-STARTED = re.compile(rb"penstock broker (-?\d+) started on (\S+):(\d+)")
+STARTED = re.compile(rb"penstock broker (-?\d+) started on (\S+):(\d+)(?:, http on (\S+))?\n")
 
 
 class BrokerProcess:
@@ -44,6 +44,8 @@ class BrokerProcess:
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
         self.port = 0
+        self.http = ""
+        """Where it serves figures and health, if the property `penstock.http.listen` says so."""
         self.log_path = data.with_name(data.name + ".log")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -98,8 +100,8 @@ class BrokerProcess:
             if select.select([process.stdout], [], [], 0.5)[0]:
                 piece = os.read(process.stdout.fileno(), 4096)
                 said += piece
-                match = STARTED.search(said)
-                if match and b"\n" in said[match.start() :]:
+                if match := STARTED.search(said):
+                    self.http = (match[4] or b"").decode()
                     return int(match[3])
                 if not piece:
                     break

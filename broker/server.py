@@ -1,16 +1,16 @@
 """One broker: what is started in which order, and stopped in the reverse.
 
-Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store, and all that
-it says (what refuses a start is found here, before anything is changed) -> topics read, log folders held against
+Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> HTTP, if it is on -> store,
+and all that it says (what refuses a start is found here, before anything is changed) -> topics read, log folders held against
 those that there were -> broker registration and controller election -> topics loaded (deleted ones' logs removed,
 every partition announced, the coordinators' logs opened) -> coordinators (their logs loaded) -> deletions finished ->
 network threads -> the other logs, those with the least to recover first; each serves as soon as it is open, the
 others answer what clients try again. It says that it serves when all are open, or after OPEN_FIRST_S when recovery
 takes longer.
 
-Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
-periodic upkeep -> disks -> pending upkeep -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
-clean-shutdown mark -> lock.
+Stop: what HTTP shows -> network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner ->
+coordinators -> periodic upkeep -> disks -> pending upkeep -> logs (flushed, closed, checkpoints) -> store (the registration
+vanishes) -> HTTP -> clean-shutdown mark -> lock.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock import log, notify
 from penstock.broker import descriptors, tasks
 from penstock.broker.backups import Backups
-from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.brokerconfig import BrokerConfig, http_address
 from penstock.broker.configs.flushes import Flushes
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
-from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
+from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind, refused
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.metadata import Way, name_store, open_store
@@ -50,6 +51,9 @@ from penstock.errors import KafkaError
 from penstock.pyx.linux.descriptors import counters as process_counters
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.net.border import DataPlane
+
+if TYPE_CHECKING:
+    from penstock.broker.metrics.service import Watched
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
@@ -89,6 +93,9 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
+        self._watched: Watched | None = None
+        self.http: Endpoint | None = None
+        """Where figures and health are served (`penstock.http.listen`), since before logs are opened."""
         self.left_behind = False
         """After the stop: a thread hangs in a disk, which would keep the process from its end."""
         self.failed = asyncio.Event()
@@ -141,6 +148,7 @@ class Server:
         self._undo.append(lambda: self._close_folders(dirs))
         data_plane = self._data_plane = self._bind(len(folders))
         self._undo.append(lambda: self._stop_data_plane(data_plane))
+        await self._start_http()
         self._limits = Limits(data_plane, self.config)
         # Until logs are opened, a start that is refused leaves the folders as clean as they were.
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
@@ -156,6 +164,8 @@ class Server:
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         restoring = Restoring(topics, self.node_id, self.config, store, dirs, executor)
+        if self._watched is not None:
+            self._watched.health.opening = topics.logs
         self._undo.append(lambda: self._stop_opening(topics))
         context = Context(
             node_id=self.node_id,
@@ -213,6 +223,9 @@ class Server:
         watch = Watch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
+        if self._watched is not None:
+            self._watched.serve(context, data_plane)
+            self._undo.append(self._watched.stopping)
         self._opening = tasks.start(self._open_rest(topics, context.coordinators), "opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return self._listeners[0].bind
@@ -227,6 +240,21 @@ class Server:
                 self.failed.set()
                 return
             await topics.logs.note_opened()
+        if self._watched is not None:
+            self._watched.health.is_open = True
+
+    async def _start_http(self) -> None:
+        """Listen for scrapes and probes, if they are asked for: what that takes isn't loaded without. Raises ServerError."""
+        if (address := http_address(self.config)) is None:
+            return
+        from penstock.broker.metrics.service import Watched
+
+        self._watched = Watched(self.config)
+        try:
+            self.http = await self._watched.start()
+        except OSError as error:
+            raise ServerError(refused(Endpoint(*address), error, "penstock.http.listen")) from None
+        self._undo.append(self._watched.stop)
 
     def _bind(self, folders: int) -> DataPlane:
         config = self.config

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 import penstock
 from penstock.http import Answer, Route
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal["counter", "gauge", "histogram", "summary"]
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 REST = "*rest*"
@@ -102,6 +102,15 @@ class Page:
             so_far += count
             self._pieces.append(f'{name}_bucket{{{inner}le="{_number(bound)}"}} {so_far}\n')
         self._pieces.append(f"{name}_sum{labels} {_number(total)}\n{name}_count{labels} {so_far}\n")
+
+    def summary(self, values: Sequence[str], quantiles: Mapping[float, float], count: int, total: float) -> None:
+        """One summary: the number at each quantile, how many there were, their sum."""
+        assert self._family is not None
+        name, labels = self._family.name, labels_text(self._family, values)
+        inner = labels[1:-1] + "," * bool(labels)
+        for quantile, number in quantiles.items():
+            self._pieces.append(f'{name}{{{inner}quantile="{_number(quantile)}"}} {_number(number)}\n')
+        self._pieces.append(f"{name}_sum{labels} {_number(total)}\n{name}_count{labels} {count}\n")
 
     def encode(self) -> bytes:
         """The page's bytes."""

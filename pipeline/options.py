@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from penstock.errors import KafkaError
-from penstock.output import Output
+from penstock.output import Output, visible
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 
 T = TypeVar("T")
@@ -103,27 +104,33 @@ class Invocation:
             raise click.ClickException(str(error)) from None
 
     def show(self, rows: Sequence[Row], title: str = "") -> None:
-        """Rows as a table for people or, with --json, as a JSON list. Columns are the rows' keys."""
-        if self.as_json:
-            click.echo(json.dumps(list(rows), default=str))
-            return
-        if not rows:
-            click.echo(f"no {title}" if title else "nothing")
-            return
-        table = Table(box=None, pad_edge=False, title_justify="left")
-        for name in rows[0]:
-            number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=number)
-        for row in rows:
-            table.add_row(*(_text(value) for value in row.values()))
-        console = Output()
-        if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
-            console.width = WIDTH
-        console.print(table)
+        """As `show_rows`."""
+        show_rows(rows, title, as_json=self.as_json)
 
     def say(self, text: str, **facts: object) -> None:
         """What was done: a sentence for people, the facts for programs."""
         click.echo(json.dumps(facts, default=str) if self.as_json else text)
+
+
+def show_rows(rows: Sequence[Row], title: str = "", *, as_json: bool) -> None:
+    """Rows as a table for people, or as a JSON list. Columns are the rows' keys."""
+    if as_json:
+        click.echo(json.dumps(list(rows), default=str))
+        return
+    if not rows:
+        click.echo(f"no {title}" if title else "nothing")
+        return
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    for name in rows[0]:
+        number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for row in rows:
+        # A client chooses its id, and a topic its configs' texts: neither is markup, nor may it move the cursor.
+        table.add_row(*(Text(visible(_text(value))) for value in row.values()))
+    console = Output()
+    if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
+        console.width = WIDTH
+    console.print(table)
 
 
 def moment(text: str) -> int:

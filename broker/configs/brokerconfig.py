@@ -14,6 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from penstock import http
 from penstock.broker.configs.groupconfig import check_bounds
 from penstock.broker.configs.properties import INT_MAX, MIB, SCHEMA
 from penstock.broker.configs.topicconfig import (
@@ -298,10 +299,17 @@ def check_properties(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"{buffers}={config[buffers]} is less than 1 MiB for each of {threads}={config[threads]}")
     if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
         raise ConfigError("max.connections.per.ip=0 lets nobody in: it may be 0 only beside max.connections.per.ip.overrides")
+    http_address(config)
     try:
         check_fit(config, {})
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def http_address(config: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Where figures and health are to be served; None: nowhere. Raises ConfigError."""
+    listen, public = config["penstock.http.listen"], config["penstock.http.public"]
+    return http.address(listen, public=public, key="penstock.http.listen") if listen else None
 
 
 def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:

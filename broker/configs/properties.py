@@ -25,6 +25,7 @@ from penstock.config import (
     parse_list,
     parse_str,
 )
+from penstock.log import FORMATS
 from penstock.pyx.log.logconfig import INDEX_BYTES_MIN, SEGMENT_BYTES_MAX
 
 LONG_MAX = (1 << 63) - 1
@@ -355,6 +356,27 @@ SCHEMA = Schema(
             "While memory for requests is short, a client that holds some and for so long brings less than would fill it"
             " in a minute is closed. One that keeps up holds its memory for up to a minute, so a newcomer may wait for a"
             " minute and this time.",
+        ),
+        Property(
+            "penstock.http.listen",
+            parse_str,
+            "",
+            "`HOST:PORT` where `/metrics`, `/health/live` and `/health/ready` are served; port 0 = any; empty ="
+            " nowhere. Nobody is asked who he is there, so it is loopback unless `penstock.http.public=true`.",
+        ),
+        Property("penstock.http.public", parse_bool, False, "Let `penstock.http.listen` be reached from other machines."),
+        Property(
+            "penstock.metrics.partitions",
+            parse_choice("auto", "true", "false"),
+            "auto",
+            "Whether `/metrics` has a series for each partition, and for each partition of a group; `auto`: as long as there"
+            " are few enough (2,000 of each kind, and a page of 1 MB).",
+        ),
+        Property(
+            "penstock.log.format",
+            parse_choice(*FORMATS),
+            "text",
+            "Of the lines on standard error: `text`, or `json`, one object a line.",
         ),
         Property("connections.max.idle.ms", _POSITIVE, 600_000, "Idle time after which a client is closed."),
         Property("socket.request.max.bytes", parse_int(1, INT_MAX), 100 * MIB, "Largest request, bytes."),

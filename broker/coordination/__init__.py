@@ -12,6 +12,7 @@ consumergroups/         groups of KIP-848 as state machines
 groupoffsets            committing, fetching and expiring offsets, the same in both protocols
 offsetrequest           requests that commit or delete offsets: what they ask for, what each partition is answered
 offsets                 the committed offsets of one group, with those of open transactions
+grouplag                how far groups are behind, in records and in seconds
 transactioncoordinator  transactional ids, and the markers of their transactions
 transactions/           a transactional id as a state machine
 transactionalproduce    a produce that begins a transaction in a partition

@@ -61,6 +61,12 @@ class Opening:
         self._lock = threading.Lock()  # of the two below, which the threads look at too
         self._begun: set[Key] = set()
         self._skipped: set[Key] = set()
+        self._progress: _Progress | None = None
+
+    @property
+    def opened(self) -> int:
+        """Of the logs that `open` is opening, how many are open."""
+        return 0 if self._progress is None else self._progress.opened
 
     def announce(self, topic: Topic, settings: Mapping[str, int]) -> list[Job]:
         """Make a topic's partitions known; answers what has to be opened. Those of broken disks, or that no folder holds,
@@ -83,7 +89,7 @@ class Opening:
             self._pending[job.key] = loop.create_future()
         started = time.monotonic()
         await loop.run_in_executor(self._executor, _weigh, self._logs, jobs)
-        progress = _Progress(self._logs, len(jobs), sum(job.check_bytes for job in jobs))
+        progress = self._progress = _Progress(self._logs, len(jobs), sum(job.check_bytes for job in jobs))
         reporting = asyncio.create_task(progress.report())
         try:
             await asyncio.gather(*(self._chunk(chunk, progress) for chunk in _chunks(jobs)))
@@ -91,6 +97,7 @@ class Opening:
             await asyncio.gather(*(loop.run_in_executor(self._executor, self._write_first, path) for path in paths))
         finally:
             reporting.cancel()
+            self._progress = None
             for job in jobs:
                 self._release_waiting(job.key)
             with self._lock:

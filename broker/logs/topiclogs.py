@@ -76,6 +76,7 @@ class TopicLogs:
         self.left_behind = False
         """After `stop`: a thread still removes a topic's logs, and its disk hangs."""
         self._unopened: list[Job] = []
+        self._opened = 0  # of those that the start had to open
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
     async def locate(self, topics: Sequence[Topic], unmade: Set[Key]) -> None:
@@ -174,9 +175,16 @@ class TopicLogs:
         """Whether every log was opened, or is offline for good."""
         return not self._unopened
 
+    @property
+    def opened(self) -> tuple[int, int]:
+        """Of the logs that the start has to open, how many are open or offline, and how many there are."""
+        logs = self._opened + len(self._unopened)
+        return (logs, logs) if self.all_open else (min(logs - 1, self._opened + self._opening.opened), logs)
+
     async def _open(self, jobs: Sequence[Job]) -> None:
         await self._opening.open(jobs)
         opened = {job.key for job in jobs if job.state.leader >= 0 or job.state.offline}
+        self._opened += len(opened)
         self._unopened = [job for job in self._unopened if job.key not in opened]
         missed, self._missed = self._missed, []
         for topic in missed:

@@ -4,5 +4,7 @@ periodic    rolls and drops old segments, flushes by policy, writes checkpoints
 pending     what appends and fetches leave to be done: rolled segments are flushed, doubtful index files proved
 logcleaner  which compacted log is due, and which thread compacts it
 disks       what happens when a disk fails or is full
+space       the space on the disks of log folders
+pulse       whether the control plane's loop comes in time
 watch       figures of the network threads that an operator should know, and whose connections they closed, said in the log
 """

@@ -10,6 +10,7 @@ Processes
 - `kcat`: kcat against a broker
 - `spark_cluster`: a standalone Spark cluster with executors in processes of their own
 - `remote_stores`: HDFS and an S3 server
+- `scraping`: what a process shows by HTTP, read as Prometheus reads it
 - `patience`: waiting for what another thread or process makes true
 - `leftovers`: the end of what a test process has started and left behind
 

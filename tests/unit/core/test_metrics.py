@@ -25,6 +25,7 @@ from support.onloop import on_loop
 RECORDS = Family("a_records", "counter", 'Records, "all" of them\nin \\ out.', ("topic", "partition"))
 SIZE = Family("a_size_bytes", "gauge", "Bytes.", ("topic",))
 SECONDS = Family("a_seconds", "histogram", "Time.", ("request",))
+TIMES = Family("a_time_ms", "summary", "Time.", ("request",))
 names = st.text(max_size=30)
 numbers = st.integers(0, 2**62) | st.floats(0, 1e300)
 
@@ -62,6 +63,19 @@ def test_a_histogram_is_cumulative(open_metrics: bool) -> None:
         ("a_seconds_bucket", ("Produce", "+Inf")): 5,
         ("a_seconds_sum", ("Produce",)): 7.5,
         ("a_seconds_count", ("Produce",)): 5,
+    }
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_a_summary_has_quantiles_and_what_they_are_of(open_metrics: bool) -> None:
+    page = Page(open_metrics)
+    page.family(TIMES)
+    page.summary(("Produce",), {0.5: 1.5, 0.99: 20.0}, 7, 42.5)
+    assert samples(page, open_metrics) == {
+        ("a_time_ms", ("Produce", "0.5")): 1.5,
+        ("a_time_ms", ("Produce", "0.99")): 20.0,
+        ("a_time_ms_sum", ("Produce",)): 42.5,
+        ("a_time_ms_count", ("Produce",)): 7,
     }
 
 

@@ -1,0 +1,12 @@
+"""What a broker shows of itself by HTTP: the page of a scrape and health. It only gathers: figures live beside
+what they measure. In reading order:
+
+service      the HTTP server of one broker, and what it puts together for a page
+health       whether the broker lives and serves
+families     every metric: its name, type, labels, and what it means
+bounds       what keeps a page small
+connections  connections and the control plane's loop
+partitions   partitions and their logs
+groups       how far groups are behind
+cluster      the broker among others, its log folders, its clock
+"""

@@ -1,0 +1,61 @@
+"""What keeps a page small, however many topics, partitions, groups and APIs there are.
+
+A scrape is stored for weeks: a client that makes topics or groups must not fill Prometheus, nor this broker's memory. So each
+kind of series has a number of rows and of bytes; what is left out is counted, and shown as `penstock_metrics_dropped_series`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.broker.metrics.families import DROPPED
+from penstock.metrics import Family, Page, labels_text
+
+ROWS_MAX = 2_000
+PAGE_BYTES = 1_000_000
+OTHERS_BYTES = 60_000
+"""What has no bound here is less."""
+VALUE_BYTES = 14
+"""A number with blank, line end and `_total`, about."""
+
+Row = tuple[str, float]
+
+
+def row_bytes(family: Family, labels: str) -> int:
+    """About how long a sample is on the page."""
+    return len(family.name) + len(labels.encode("utf-8", "replace")) + VALUE_BYTES
+
+
+class Bounds:
+    """Of one page: how many bytes are left, and what was left out."""
+
+    def __init__(self) -> None:
+        self.left_bytes = PAGE_BYTES - OTHERS_BYTES
+        self.dropped: dict[str, int] = {}
+
+    def fitting(self, families: Sequence[Family], labels: Sequence[str], most_bytes: int) -> int:
+        """How many rows, from the first one on, fit if each has a sample in each family; their bytes are taken, and those that
+        don't fit are counted as left out. At most `ROWS_MAX`."""
+        left_bytes = min(most_bytes, self.left_bytes)
+        count = 0
+        stem_bytes = sum(row_bytes(family, "") for family in families)
+        for text in labels[:ROWS_MAX]:
+            size = stem_bytes + len(families) * len(text.encode("utf-8", "replace"))
+            if size > left_bytes:
+                break
+            left_bytes -= size
+            self.left_bytes -= size
+            count += 1
+        for family in families:
+            self.drop(family, len(labels) - count)
+        return count
+
+    def drop(self, family: Family, count: int) -> None:
+        """Series of a family that were left out."""
+        if count:
+            self.dropped[family.name] = self.dropped.get(family.name, 0) + count
+
+    def write(self, page: Page) -> None:
+        """Last: what was left out."""
+        page.family(DROPPED)
+        page.samples((labels_text(DROPPED, (name,)), count) for name, count in sorted(self.dropped.items()))

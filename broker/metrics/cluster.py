@@ -1,0 +1,64 @@
+"""The broker among others, of which there are none yet, its log folders, and what its process reads and writes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from penstock.broker.context import Context
+from penstock.broker.metrics.families import (
+    ACTIVE_CONTROLLERS,
+    BROKER_INFO,
+    BROKERS,
+    CLOCK_JUMPS,
+    CLOCK_SETTLED,
+    DISK_READ,
+    DISK_WRITTEN,
+    FOLDER_FREE,
+    FOLDER_FULL,
+    FOLDER_OFFLINE,
+    FOLDER_SIZE,
+    FOLDER_USED,
+    ISR_EXPANDS,
+    ISR_SHRINKS,
+    OFFLINE_FOLDERS,
+    UNCLEAN_ELECTIONS,
+)
+from penstock.broker.metrics.partitions import Counts
+from penstock.broker.upkeep.space import FolderSpace
+from penstock.metrics import Page, one
+
+
+def write(page: Page, context: Context) -> None:
+    """What is one number for the broker."""
+    one(page, ACTIVE_CONTROLLERS, 1)  # A broker that isn't the controller of its one node doesn't start.
+    one(page, BROKERS, 1)
+    one(page, BROKER_INFO, 1, (str(context.node_id), str(context.advertised)))
+    for never in (ISR_SHRINKS, ISR_EXPANDS, UNCLEAN_ELECTIONS):  # There is one copy of each partition.
+        one(page, never, 0)
+    one(page, CLOCK_SETTLED, int(context.ages.is_settled))
+    one(page, CLOCK_JUMPS, context.ages.jumps)
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/io").read_text().splitlines()
+        used = {name: int(number) for name, _, number in (line.partition(": ") for line in lines)}
+        one(page, DISK_READ, used["read_bytes"])
+        one(page, DISK_WRITTEN, used["write_bytes"])
+
+
+def write_folders(page: Page, context: Context, space: FolderSpace, counts: Counts) -> None:
+    """Each log folder; a disk that doesn't answer has no figures of its size."""
+    dirs = list(context.dirs)
+    states = context.log_manager.folder_states()
+    one(page, OFFLINE_FOLDERS, sum(log_dir.offline for log_dir in dirs))
+    paths = [str(log_dir.path) for log_dir in dirs]
+    found = {path: known for path in paths if (known := space.get(path)) is not None}
+    for family, figures in (
+        (FOLDER_SIZE, {path: known.total_bytes for path, known in found.items()}),
+        (FOLDER_FREE, {path: known.free_bytes for path, known in found.items()}),
+        (FOLDER_USED, {path: counts.folder_bytes.get(path, 0) for path in paths}),
+        (FOLDER_OFFLINE, {str(log_dir.path): int(log_dir.offline) for log_dir in dirs}),
+        (FOLDER_FULL, {path: int(path in states and states[path].space != 0) for path in paths}),
+    ):
+        page.family(family)
+        for path, number in figures.items():
+            page.sample((path,), number)

@@ -1,0 +1,116 @@
+"""Every metric of a broker: its name, its type, what it means.
+
+Names that begin with `kafka_` are those that the JMX exporter's rules and kafka_exporter give, with their labels, so that
+dashboards made for Kafka show this broker; ours begin with `penstock_`. On one node without replicas some never move: what
+they say is true all the same.
+"""
+
+from __future__ import annotations
+
+from penstock.metrics import Family
+
+# Connections, threads, the control plane's loop.
+CONNECTIONS = Family("penstock_connections", "gauge", "Connections of clients.")
+CONNECTIONS_ACCEPTED = Family("penstock_connections_accepted", "counter", "Connections that were accepted.")
+CONNECTIONS_CLOSED = Family(
+    "penstock_connections_closed", "counter", "Connections that were closed, by what for; `peer`: by their client.", ("reason",)
+)
+LOOP_BUSY = Family("penstock_control_loop_busy_seconds", "counter", "Processor time of the control plane's loop.")
+LOOP_DELAY = Family(
+    "penstock_control_loop_delay_seconds", "histogram", "How much later than asked the loop comes to a timer, twice a second."
+)
+
+# Logs and their folders.
+TOPIC_PARTITIONS = Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", ("topic",))
+_FOLDER = ("folder",)
+FOLDER_FREE = Family("penstock_log_folder_free_bytes", "gauge", "Free bytes of the disk that a log folder lies on.", _FOLDER)
+FOLDER_SIZE = Family("penstock_log_folder_size_bytes", "gauge", "Bytes of the disk that a log folder lies on.", _FOLDER)
+FOLDER_USED = Family("penstock_log_folder_used_bytes", "gauge", "Bytes of the segments in a log folder.", _FOLDER)
+FOLDER_OFFLINE = Family("penstock_log_folder_offline", "gauge", "1: the folder's disk has failed, or it is missing.", _FOLDER)
+FOLDER_FULL = Family("penstock_log_folder_full", "gauge", "1: clients' appends are refused as the disk is full.", _FOLDER)
+OFFLINE_FOLDERS = Family("kafka_log_logmanager_offlinelogdirectorycount", "gauge", "Log folders that are offline.")
+_PARTITION = ("topic", "partition")
+LOG_SIZE = Family("kafka_log_log_size", "gauge", "Bytes of a partition's segments.", _PARTITION)
+LOG_START = Family("kafka_log_log_logstartoffset", "gauge", "The first offset of a partition's log.", _PARTITION)
+LOG_END = Family("kafka_log_log_logendoffset", "gauge", "The offset that a partition's next record gets.", _PARTITION)
+CURRENT_OFFSET = Family("kafka_topic_partition_current_offset", "gauge", "The same, by kafka_exporter's name.", _PARTITION)
+OLDEST_OFFSET = Family("kafka_topic_partition_oldest_offset", "gauge", "The first offset, by its name.", _PARTITION)
+REPLICAS = Family("kafka_topic_partition_replicas", "gauge", "Copies of a partition.", _PARTITION)
+IN_SYNC = Family("kafka_topic_partition_in_sync_replica", "gauge", "Copies that are in sync.", _PARTITION)
+UNDER_REPLICATED = Family(
+    "kafka_topic_partition_under_replicated_partition", "gauge", "1: fewer are in sync than there are.", _PARTITION
+)
+LEADER_IS_PREFERRED = Family("kafka_topic_partition_leader_is_preferred", "gauge", "1: the first copy leads.", _PARTITION)
+REPLICAS_COUNT = Family("kafka_cluster_partition_replicascount", "gauge", "Copies, by Kafka's name.", _PARTITION)
+UNDER_MIN_ISR = Family("kafka_cluster_partition_underminisr", "gauge", "1: fewer than `min.insync.replicas`.", _PARTITION)
+AT_MIN_ISR = Family("kafka_cluster_partition_atminisr", "gauge", "1: just as many as `min.insync.replicas`.", _PARTITION)
+
+# The broker in its cluster.
+_REPLICA_STEM = "kafka_server_replicamanager_"
+PARTITION_COUNT = Family(f"{_REPLICA_STEM}partitioncount", "gauge", "Partitions of this broker.")
+LEADER_COUNT = Family(f"{_REPLICA_STEM}leadercount", "gauge", "Partitions that it leads: their logs are open and online.")
+UNDER_REPLICATED_COUNT = Family(f"{_REPLICA_STEM}underreplicatedpartitions", "gauge", "With fewer in sync than copies.")
+UNDER_MIN_ISR_COUNT = Family(f"{_REPLICA_STEM}underminisrpartitioncount", "gauge", "With fewer than `min.insync.replicas`.")
+AT_MIN_ISR_COUNT = Family(f"{_REPLICA_STEM}atminisrpartitioncount", "gauge", "With just as many as `min.insync.replicas`.")
+OFFLINE_REPLICAS = Family(f"{_REPLICA_STEM}offlinereplicacount", "gauge", "Whose disk has failed, or whose log is missing.")
+ISR_SHRINKS = Family(f"{_REPLICA_STEM}isrshrinks", "counter", "How often a copy fell behind: there is one of each.")
+ISR_EXPANDS = Family(f"{_REPLICA_STEM}isrexpands", "counter", "How often a copy came back.")
+_CONTROLLER_STEM = "kafka_controller_kafkacontroller_"
+ACTIVE_CONTROLLERS = Family(f"{_CONTROLLER_STEM}activecontrollercount", "gauge", "1: this broker is the controller.")
+OFFLINE_PARTITIONS = Family(f"{_CONTROLLER_STEM}offlinepartitionscount", "gauge", "Partitions that no broker can serve.")
+GLOBAL_TOPICS = Family(f"{_CONTROLLER_STEM}globaltopiccount", "gauge", "Topics of the cluster.")
+GLOBAL_PARTITIONS = Family(f"{_CONTROLLER_STEM}globalpartitioncount", "gauge", "Partitions of the cluster.")
+IMBALANCE = Family(f"{_CONTROLLER_STEM}preferredreplicaimbalancecount", "gauge", "Partitions that another copy leads.")
+UNCLEAN_ELECTIONS = Family(
+    "kafka_controller_controllerstats_uncleanleaderelections", "counter", "Elections of a copy that lacks records."
+)
+BROKERS = Family("kafka_brokers", "gauge", "Brokers of the cluster.")
+BROKER_INFO = Family("kafka_broker_info", "gauge", "Always 1.", ("id", "address"))
+DISK_READ = Family(
+    "kafka_server_kafkaserver_linux_disk_read_bytes", "gauge", "Bytes that this process had read from disks; it only grows."
+)
+DISK_WRITTEN = Family(
+    "kafka_server_kafkaserver_linux_disk_write_bytes", "gauge", "Bytes that it had written to them; it only grows."
+)
+
+# Groups.
+_GROUP_PARTITION = ("consumergroup", "topic", "partition")
+_WHICH = "Groups of the mirror, which hold offsets of another cluster, have none."
+GROUP_LAG = Family(
+    "kafka_consumergroup_lag",
+    "gauge",
+    f"Offsets from a group's committed one, or the log's start if that is later, to the log's end. {_WHICH}",
+    _GROUP_PARTITION,
+)
+GROUP_OFFSET = Family("kafka_consumergroup_current_offset", "gauge", f"A group's committed offset. {_WHICH}", _GROUP_PARTITION)
+GROUP_LAG_SUM = Family("kafka_consumergroup_lag_sum", "gauge", "The lag of all of a topic's partitions.", _GROUP_PARTITION[:2])
+GROUP_MEMBERS = Family("kafka_consumergroup_members", "gauge", "Members of a group.", ("consumergroup",))
+GROUP_LAG_SECONDS = Family(
+    "penstock_consumergroup_lag_seconds",
+    "gauge",
+    "Age of the first batch that a group has not read, by the time that its producer gave it; looked up every 15 s.",
+    _GROUP_PARTITION,
+)
+GROUP_LAG_ESTIMATED = Family(
+    "penstock_consumergroup_lag_estimated",
+    "gauge",
+    "1: that batch isn't in memory. Its age is taken from the newest record of its segment, so the lag is at least as long.",
+    _GROUP_PARTITION,
+)
+
+# The broker's own state.
+READY = Family("penstock_broker_ready", "gauge", "1: started, every log open or offline, the metadata store answers.")
+RECOVERING = Family("penstock_broker_recovering_partitions", "gauge", "Partitions whose logs are not open yet.")
+CLOCK_SETTLED = Family(
+    "penstock_clock_settled", "gauge", "0: the wall clock has jumped ahead and is not believed: nothing is deleted by its age."
+)
+CLOCK_JUMPS = Family("penstock_clock_jumps", "counter", "How often it has jumped ahead.")
+DROPPED = Family(
+    "penstock_metrics_dropped_series",
+    "gauge",
+    "Series that this page lacks, as there would be too many; what can be summed is under `*rest*`.",
+    ("family",),
+)
+
+FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+"""All of them, but those of the process itself (`penstock.metrics`)."""

@@ -1,0 +1,121 @@
+"""The HTTP server of one broker: made before its logs are opened, so that it can say how far that is.
+
+The page of a scrape is made in turns with the loop's other work. What it shows is counted where it happens; here it is only
+put together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from penstock import log
+from penstock.broker.context import Context, Endpoint
+from penstock.broker.coordination.grouplag import GroupLag
+from penstock.broker.logs.logdirs import Key
+from penstock.broker.metrics import cluster, connections
+from penstock.broker.metrics.bounds import Bounds
+from penstock.broker.metrics.families import READY, RECOVERING
+from penstock.broker.metrics.groups import GroupGatherer
+from penstock.broker.metrics.health import BrokerHealth
+from penstock.broker.metrics.partitions import LogFigures, PartitionGatherer
+from penstock.broker.turns import Turns
+from penstock.broker.upkeep.pulse import Pulse
+from penstock.broker.upkeep.space import FolderSpace
+from penstock.errors import KafkaError
+from penstock.http import HttpServer
+from penstock.metrics import Page, Process, one, routes
+from penstock.pyx.net.border import DataPlane
+
+_log = log.get(__name__)
+
+
+class Figures:
+    """What a broker that serves has for a page, a `penstock.metrics.Source`. `start` begins what looks at things between two
+    scrapes."""
+
+    def __init__(self, context: Context, data_plane: DataPlane) -> None:
+        self._context = context
+        self._pulse = Pulse()
+        self._data_plane = data_plane
+        self._space = FolderSpace(context.dirs)
+        folder_of = context.topics.logs.folder_of
+        self._lag = GroupLag(context.groups, context.log_manager, folder_of, context.now_ms)
+        self._partitions = PartitionGatherer(context)
+        self._groups = GroupGatherer(context, self._lag)
+
+    def start(self) -> None:
+        """Begin."""
+        self._pulse.start()
+        self._space.start()
+        self._lag.start()
+
+    async def stop(self) -> None:
+        """End."""
+        await self._lag.stop()
+        await self._space.stop()
+        await self._pulse.stop()
+
+    async def metrics(self, page: Page) -> None:
+        """See Source."""
+        turns, bounds = Turns(), Bounds()
+        cluster.write(page, self._context)
+        connections.write(page, self._data_plane, self._pulse)
+        logs = await self._logs(turns)
+        await self._groups.write(page, bounds, logs, turns)
+        counts = await self._partitions.write(page, bounds, logs, turns)
+        cluster.write_folders(page, self._context, self._space, counts)
+        bounds.write(page)
+
+    async def _logs(self, turns: Turns) -> dict[Key, LogFigures]:
+        """The open logs."""
+        manager, found = self._context.log_manager, {}
+        async for key in turns.each(manager.partitions()):
+            with contextlib.suppress(KafkaError):  # It was deleted since the list was made.
+                where = manager.offsets(*key)
+                found[key] = (manager.size_bytes(*key), where.log_start, where.high_watermark)
+        return found
+
+
+class Watched:
+    """What shows one broker to others by HTTP, from `start` to `stop`."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Raises ConfigError for an address that is wrong, or beyond loopback without `penstock.http.public`."""
+        self.health = BrokerHealth()
+        self._figures: Figures | None = None
+        served = routes([Process("broker"), self], self.health)
+        self._server = HttpServer(config["penstock.http.listen"], served, public=config["penstock.http.public"])
+
+    async def start(self) -> Endpoint:
+        """Listen; the bound address. Raises OSError."""
+        where = Endpoint(*await self._server.start())
+        _log.info("figures and health are at http://%s/metrics, /health/live, /health/ready", where)
+        return where
+
+    def serve(self, context: Context, data_plane: DataPlane) -> None:
+        """The broker has its parts: show them, until `stopping`."""
+        self.health.watch(context.store)
+        self._figures = Figures(context, data_plane)
+        self._figures.start()
+
+    async def stopping(self) -> None:
+        """The broker begins to stop: its parts are not asked any more."""
+        self.health.is_stopping = True
+        figures, self._figures = self._figures, None
+        await self.health.stop()
+        if figures is not None:
+            await figures.stop()
+
+    async def stop(self) -> None:
+        """Close the listener and all connections."""
+        await self._server.stop()
+
+    async def metrics(self, page: Page) -> None:
+        """See `penstock.metrics.Source`. Only this is known of a broker that starts or stops."""
+        opened, logs = self.health.recovering
+        one(page, READY, int(self.health.ready()[0]))
+        one(page, RECOVERING, logs - opened)
+        if self._figures is not None:
+            await self._figures.metrics(page)

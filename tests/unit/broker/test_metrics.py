@@ -1,0 +1,206 @@
+"""What a broker shows by HTTP is what happened to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock import metrics
+from penstock.broker import Broker
+from penstock.broker.metrics.families import FAMILIES
+from penstock.pyx.wire.messages import OffsetCommitRequest
+from support.asking import delete_records, produce
+from support.harness import BrokerProcess, WireConnection
+from support.one_partition import create
+from support.pagecache import drop_cache_or_skip
+from support.patience import until
+from support.scraping import Scrape, families
+
+HTTP = {"penstock.http.listen": "127.0.0.1:0"}
+GROUP = "kafka_consumergroup"
+HOUR_MS = 3_600_000
+
+MakeBroker = Callable[..., BrokerProcess]
+
+
+def commit(broker: BrokerProcess | Broker, group: str, topic: str, offset: int) -> None:
+    """As a client outside of any generation does."""
+    own = OffsetCommitRequest
+    partition = own.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = own(group_id=group, topics=[own.OffsetCommitRequestTopic(name=topic, partitions=[partition])])
+    with WireConnection(broker.bootstrap) as wire:
+        until(lambda: wire.ask(request, 8).topics[0].partitions[0].error_code == 0, "a commit")
+
+
+def test_each_metric_that_is_declared_is_on_the_page_and_no_other(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "seen")
+    produce(broker, "seen", 3)
+    commit(broker, "readers", "seen", 1)
+    declared = {family.name: family for family in (*FAMILIES, *metrics.FAMILIES)}
+    for open_metrics in (True, False):
+        found = families(broker.http, open_metrics=open_metrics)
+        names = [family.name.removesuffix("_total") for family in found]
+        assert sorted(names) == sorted(set(names))
+        assert set(names) == set(declared)
+        for family in found:
+            ours = declared[family.name.removesuffix("_total")]
+            assert family.type == ours.kind, family.name
+            for sample in family.samples:
+                labels = sample.labels.keys() - {"le", "quantile"}
+                assert labels == set(ours.labels), sample
+
+
+def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "loaded")
+    assert produce(broker, "loaded", 20) == 0
+    commit(broker, "own", "loaded", 15)
+    found = Scrape(broker.http)
+    log: dict[str, object] = {"topic": "loaded", "partition": 0}
+    size = found("kafka_log_log_size", **log)
+    assert 20 * 100 < size <= (broker.data / "loaded-0" / "00000000000000000000.log").stat().st_size
+    gauges: list[tuple[str, dict[str, object], float]] = [
+        ("kafka_log_log_logendoffset", log, 20),
+        ("kafka_log_log_size", log, size),
+        ("kafka_topic_partitions", {"topic": "loaded"}, 1),
+        (f"{GROUP}_current_offset", {"consumergroup": "own", **log}, 15),
+        (f"{GROUP}_lag", {"consumergroup": "own", **log}, 5),
+        (f"{GROUP}_lag_sum", {"consumergroup": "own", "topic": "loaded"}, 5),
+        (f"{GROUP}_members", {"consumergroup": "own"}, 0),
+        ("kafka_controller_kafkacontroller_activecontrollercount", {}, 1),
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", {}, 0),
+        ("kafka_server_replicamanager_underreplicatedpartitions", {}, 0),
+        ("penstock_broker_ready", {}, 1),
+        ("penstock_clock_settled", {}, 1),
+    ]
+    for name, labels, number in gauges:
+        assert found(name, **labels) == number, name
+    started_s = found("process_start_time_seconds")
+    broker.kill()
+    broker.start()
+    again = Scrape(broker.http)
+    for name, labels, number in gauges:
+        assert again(name, **labels) == number, name
+    assert again("process_start_time_seconds") > started_s
+
+
+def test_a_group_is_behind_by_what_it_could_read(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "read")
+    now_ms = time.time_ns() // 1_000_000
+    for hours in (5, 4, 3, 2, 1):
+        produce(broker, "read", 1, now_ms - hours * HOUR_MS)
+    commit(broker, "behind", "read", 1)
+    commit(broker, "at-the-end", "read", 5)
+    commit(broker, "penstock-mirror.m.source", "read", 1)  # whose offsets are those of another cluster
+    seen: list[Scrape] = []
+
+    def is_known() -> bool:
+        seen.append(Scrape(broker.http))
+        return seen[-1].get("penstock_consumergroup_lag_seconds", consumergroup="behind", topic="read", partition=0) is not None
+
+    until(is_known, "the lag in seconds")
+    found = seen[-1]
+    where: dict[str, object] = {"topic": "read", "partition": 0}
+    assert found(f"{GROUP}_lag", consumergroup="behind", **where) == 4
+    seconds = found("penstock_consumergroup_lag_seconds", consumergroup="behind", **where)
+    assert 4 * 3600 <= seconds < 4.9 * 3600
+    assert found("penstock_consumergroup_lag_estimated", consumergroup="behind", **where) == 0
+    assert found(f"{GROUP}_lag", consumergroup="at-the-end", **where) == 0
+    assert found("penstock_consumergroup_lag_seconds", consumergroup="at-the-end", **where) == 0
+    assert {row["consumergroup"] for row in found.rows(f"{GROUP}_lag")} == {"behind", "at-the-end"}
+    # What retention took can't be read: no lag comes of it.
+    with WireConnection(broker.bootstrap) as wire:
+        wire.ask(*delete_records("read", 3))
+    assert Scrape(broker.http)(f"{GROUP}_lag", consumergroup="behind", **where) == 2
+
+
+def test_members_are_counted_in_groups_of_both_protocols(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "shared")
+    produce(broker, "shared", 4)
+    consumers = [
+        Consumer({"bootstrap.servers": broker.bootstrap, "group.id": protocol, "group.protocol": protocol,
+                  "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        for protocol in ("classic", "consumer")
+    ]  # fmt: skip
+    for consumer in consumers:
+        consumer.subscribe(["shared"])
+        assert len(consumer.consume(4, 60)) == 4
+        consumer.commit(offsets=[TopicPartition("shared", 0, 3)], asynchronous=False)
+    found = Scrape(broker.http)
+    for group in ("classic", "consumer"):
+        assert found(f"{GROUP}_members", consumergroup=group) == 1
+        assert found(f"{GROUP}_lag", consumergroup=group, topic="shared", partition=0) == 1
+    for consumer in consumers:
+        consumer.close()
+    assert Scrape(broker.http)(f"{GROUP}_members", consumergroup="consumer") == 0
+
+
+def test_the_age_of_what_is_not_in_memory_is_an_estimate(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "cold")
+    now_ms = time.time_ns() // 1_000_000
+    produce(broker, "cold", 300, now_ms - 2 * HOUR_MS)
+    produce(broker, "cold", 1, now_ms - HOUR_MS)
+    drop_cache_or_skip(broker.data / "cold-0" / "00000000000000000000.log")
+    commit(broker, "behind", "cold", 100)
+    where: dict[str, object] = {"consumergroup": "behind", "topic": "cold", "partition": 0}
+    seen: list[Scrape] = []
+
+    def is_known() -> bool:
+        seen.append(Scrape(broker.http))
+        return seen[-1].get("penstock_consumergroup_lag_seconds", **where) is not None
+
+    until(is_known, "the lag in seconds")
+    assert seen[-1]("penstock_consumergroup_lag_estimated", **where) == 1
+    assert 3600 <= seen[-1]("penstock_consumergroup_lag_seconds", **where) < 2 * 3600
+
+
+HOSTILE = ('qu"ote', "line\nend", "back\\slash", "ünï-код-組", '{a="b"} 1', "", "x" * 1000)
+
+
+def test_names_of_groups_and_clients_are_read_back_as_they_are(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "named")
+    produce(broker, "named", 1)
+    groups = [name for name in HOSTILE if name]
+    for name in groups:
+        commit(broker, name, "named", 0)
+    for open_metrics in (True, False):
+        found = {family.name: family for family in families(broker.http, open_metrics=open_metrics)}
+        assert {sample.labels["consumergroup"] for sample in found[f"{GROUP}_lag"].samples} == set(groups)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "true", "false"])
+def test_series_of_partitions_can_be_chosen(make_broker: MakeBroker, wanted: str) -> None:
+    broker = make_broker(**HTTP, **{"penstock.metrics.partitions": wanted})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("few", 3)])["few"].result(30)
+    found = Scrape(broker.http)
+    assert len(found.rows("kafka_log_log_size")) == (0 if wanted == "false" else 3)
+    dropped = found.get("penstock_metrics_dropped_series", family="kafka_log_log_size")
+    assert dropped == (3 if wanted == "false" else None)
+    assert found("kafka_server_replicamanager_partitioncount") == 3
+
+
+def test_a_broker_in_the_process_shows_its_figures(tmp_path: Path) -> None:
+    with Broker(tmp_path, properties=HTTP) as broker:
+        create(broker.bootstrap, "here")
+        produce(broker, "here", 2)
+        assert Scrape(broker.http)("kafka_log_log_logendoffset", topic="here", partition=0) == 2
+    with Broker(tmp_path) as broker, pytest.raises(RuntimeError, match=r"penstock\.http\.listen"):
+        _ = broker.http
+
+
+def test_without_an_address_nothing_listens(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    assert broker.http == ""
+    with pytest.raises(KafkaException):  # The listener of Kafka's protocol is none of HTTP, and the other way round.
+        AdminClient({"bootstrap.servers": make_broker("other", **HTTP).http}).list_topics(timeout=1)
