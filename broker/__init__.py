@@ -28,6 +28,7 @@ faults          faults that a test plants in a broker inside its process
 process         `penstock broker` as a process that its caller starts, kills and stops
 pytest_plugin   fixtures for tests of programs that use Kafka
 api/            the handlers: one file an API
+cluster/        replication and the controller, as state machines
 coordination/   the group coordinator and the transaction coordinator
 configs/        configs, in layers
 logs/           log folders and the partitions' logs in them

@@ -103,6 +103,7 @@ MAY_LEAN_ON = {
     "pyx.request": {"pyx.linux", "pyx.record", "pyx.log"},
     "pyx.net": {"pyx.linux", "pyx.record", "pyx.log", "pyx.request"},
     "broker.store": set[str](),
+    "broker.cluster": {"broker.store"},
     "broker.configs": {"broker.store", "pyx.log", "pyx.record"},
     "broker.doctor": {"broker.configs"},
     "broker.logs": {"broker.configs", "pyx.log"},

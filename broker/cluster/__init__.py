@@ -1,0 +1,20 @@
+"""Replication and the controller, as pure state machines: events in, decisions out; no process, socket, file or clock.
+
+A broker's control plane will feed them, and `tests/sim/cluster_world.py` does so with faults of every kind. The rules R1 to R5,
+which make each election safe however wrong the suspicion was, stand where they are kept: R1 in `controller`, R2 and
+R3 in `leader`, R4 in `follower`, R5 in `elections`. In reading order:
+
+leaderandisr  the state of one partition, and its node in the metadata store
+elections     who may lead, who is in sync: from one state to the next
+messages      what brokers say to each other about replicas
+log           what the machines have to know of a replica's log
+leader        the leader's marks of its replicas, the high watermark, proposals for the ISR
+follower      fetching, truncation by epochs, the follower's high watermark
+replica       one replica's role and epochs
+acks          produces with acks=all that wait
+roles         which controller a broker obeys
+registration  a broker's registration, its epoch, and whether its logs are whole
+lease         for how long a broker may believe that its session lives
+planning      what the controller wants a partition's state to be
+controller    the one writer of partition states
+"""

@@ -1,0 +1,464 @@
+"""The controller: the one writer of partition states, as a pure state machine.
+
+Its feeder (a broker's control plane, or the simulator) calls `on_...` with what happened and carries out the actions in order.
+
+    WriteStates ──► on_written       one multi; its first operation checks the controller epoch (R1, I11)
+    ReadState ────► on_state_read    one state, after a refused or an unknown write
+    ReadBrokers ──► on_brokers       all registrations, then all `/penstock/incarnations`; with watches that are set before
+    SendRoles ────► on_answer        LeaderAndIsr to one broker; never two at a time
+    AnswerAlter                      the answer to a leader's AlterPartition
+    Resign                           another controller has been elected
+
+- **Election**: `stand` creates `/controller` and raises `/controller_epoch` in one multi. Every later multi checks that epoch's
+  version. *KAFKA-6082: the queue of an old controller goes on writing.*
+- **One write of a state is out at a time**; what a leader asks meanwhile waits. A write names the version that it replaces.
+  BadVersion and ConnectionLoss mean: read the state again. Is it what we wrote, one version on, then the write was ours
+  (KAFKA-2729: BadVersion from one's own write, for ever). The bytes bear the controller epoch, so no other controller's write
+  can be mistaken for ours.
+- **A broker is told nothing before its registration has been dealt with**: first every state that names it as a replica takes
+  the registration into account (`planning.py`), then this is noted in the store, then the broker gets all of its roles.
+  `admitted` has the registrations of which this is true. Roles name members by these, and a proposal's entrants are compared
+  with these. *HW over an incarnation that lost its tail; an old fetch that brings an emptied replica into the ISR
+  (KAFKA-15221).*
+- **Only what the store has confirmed is told.** For each broker there is one set of roles to be told, not a queue: newer state
+  replaces older.
+- **A new controller begins with what is written.** It notes nothing of its own: a registration that isn't noted is dealt with
+  (perhaps again), one that is noted isn't taken out once more, since it may have caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from penstock.broker.cluster import elections, planning
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, state_json
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    PartitionRole,
+)
+from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.registration import Incarnation, Registration, incarnation_json, incarnation_path
+from penstock.broker.store.base import Check, Create, Operation, Set, paths
+from penstock.errors import ErrorCode
+
+ANSWER_MS = 5_000  # a request without an answer for so long: the connection is closed, and all roles are sent again
+AGAIN_MS = 200  # a broker that doesn't know its registration yet is asked again
+STATES_AT_A_TIME = 400  # in one multi: jute.maxbuffer is 1 MiB
+
+
+class Outcome(Enum):
+    """How a multi ended."""
+
+    DONE = "done"
+    REFUSED = "refused"  # an operation's version or existence; none was applied
+    UNKNOWN = "unknown"  # the connection was lost: applied, not applied, or applied later
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStates:
+    """Action: one multi; feed `on_written` with its id."""
+
+    id: int
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Action: read a partition's state."""
+
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBrokers:
+    """Action: read the registrations, then the nodes of incarnations, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRoles:
+    """Action: tell a broker its roles."""
+
+    request: LeaderAndIsrRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAlter:
+    """Action: answer a leader."""
+
+    token: object
+    answer: AlterPartitionAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Action: this controller has been replaced; `newer_epoch`: one that a broker has heard of, else NO_EPOCH."""
+
+    newer_epoch: int = NO_EPOCH
+
+
+Action = WriteStates | ReadState | ReadBrokers | SendRoles | AnswerAlter | Resign
+Out = list[Action]
+
+
+@dataclass(slots=True)
+class Planned:
+    """A write that is out, of one partition."""
+
+    state: LeaderAndIsr  # with the partition epoch that it replaces
+    handled: dict[int, int]
+    lost: dict[int, int]
+    ask: tuple[object, AlterPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A write that is out: a registration has been dealt with."""
+
+    broker: int
+    incarnation: Incarnation  # as it is then, under the version that is replaced
+
+
+@dataclass(slots=True)
+class Peer:
+    """What a broker has to be told."""
+
+    pending: set[Partition] = field(default_factory=set)
+    out: LeaderAndIsrRequest | None = None
+    out_since_ms: int = 0
+    not_before_ms: int = 0
+
+
+@dataclass(slots=True)
+class Controller:
+    """One controller epoch of one broker."""
+
+    broker: int
+    epoch: int
+    epoch_version: int  # of the node `/controller_epoch`
+    partitions: dict[Partition, Image] = field(default_factory=dict)
+    registrations: dict[int, Registration] = field(default_factory=dict)
+    incarnations: dict[int, Incarnation] = field(default_factory=dict)
+    admitted: dict[int, int] = field(default_factory=dict)
+    peers: dict[int, Peer] = field(default_factory=dict)
+    asks: dict[Partition, list[tuple[object, AlterPartition]]] = field(default_factory=dict)
+    writing: dict[Partition, Planned] = field(default_factory=dict)
+    writes: dict[int, tuple[Partition, ...] | Note] = field(default_factory=dict)
+    reading: set[Partition] = field(default_factory=set)
+    last_id: int = 0
+    has_resigned: bool = False
+
+
+def stand(broker: int, epoch: int, epoch_version: int, timestamp_ms: int) -> list[Operation]:
+    """Become the controller of the epoch after `epoch`, which `/controller_epoch` has under this version."""
+    node = f'{{"version":1,"brokerid":{broker},"timestamp":"{timestamp_ms}"}}'.encode()
+    return [
+        Create(paths.CONTROLLER, node, ephemeral=True),
+        Set(paths.CONTROLLER_EPOCH, str(epoch + 1).encode(), epoch_version),
+    ]
+
+
+def on_image(
+    controller: Controller,
+    partitions: Mapping[Partition, Image],
+    registrations: Mapping[int, Registration],
+    incarnations: Mapping[int, Incarnation],
+    now_ms: int,
+) -> Out:
+    """Everything was read, after the election: deal with what the registrations cost and tell all brokers all roles."""
+    controller.partitions.update(partitions)
+    for broker, registration in registrations.items():
+        if is_noted(registration, incarnations.get(broker)):
+            controller.admitted[broker] = registration.epoch
+            for image in partitions.values():
+                image.handled[broker] = registration.epoch
+    for broker in controller.admitted:
+        _tell_all(controller, broker)
+    return on_brokers(controller, registrations, incarnations, now_ms)
+
+
+def is_noted(registration: Registration, incarnation: Incarnation | None) -> bool:
+    """Whether a controller has dealt with this registration already."""
+    return incarnation is not None and incarnation.noted == registration.epoch
+
+
+def on_brokers(
+    controller: Controller, registrations: Mapping[int, Registration], incarnations: Mapping[int, Incarnation], now_ms: int
+) -> Out:
+    """The registrations as they are now."""
+    for broker, old in controller.registrations.items():
+        new = registrations.get(broker)
+        if new is None or new.epoch != old.epoch:
+            controller.peers.pop(broker, None)
+    controller.registrations = dict(registrations)
+    controller.incarnations = dict(incarnations)
+    return _step(controller, list(controller.partitions), now_ms)
+
+
+def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms: int) -> Out:
+    """A leader proposes an ISR."""
+    if ask.partition not in controller.partitions:
+        return [AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))]
+    controller.asks.setdefault(ask.partition, []).append((token, ask))
+    return _step(controller, [ask.partition], now_ms)
+
+
+def on_wish(
+    controller: Controller, partition: Partition, now_ms: int, *, leader: int | None = None, min_isr: int | None = None
+) -> Out:
+    """Somebody wants another leader for now, or another min.insync.replicas from now on."""
+    image = controller.partitions[partition]
+    if leader is not None:
+        image.wanted_leader = leader
+    if min_isr is not None:
+        image.wanted_min_isr = min_isr
+    return _step(controller, [partition], now_ms)
+
+
+def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int, refused: str = "") -> Out:
+    """A multi is over. refused: the path of the operation that failed it."""
+    about = controller.writes.pop(write)
+    if outcome is Outcome.REFUSED and refused == paths.CONTROLLER_EPOCH:
+        controller.has_resigned = True
+        return [Resign()]
+    if isinstance(about, Note):
+        return _on_noted(controller, about, outcome, now_ms)
+    out: Out = []
+    for partition in about:
+        planned = controller.writing[partition]
+        if outcome is Outcome.DONE:
+            _confirm(controller, partition, planned.state.written(planned.state.partition_epoch + 1), out)
+        elif outcome is Outcome.UNKNOWN or refused == state_path(partition):
+            controller.reading.add(partition)
+            out.append(ReadState(partition))
+        else:
+            _forget(controller, partition, out)
+    return out + _step(controller, list(about), now_ms)
+
+
+def on_state_read(controller: Controller, partition: Partition, state: LeaderAndIsr, now_ms: int) -> Out:
+    """A state was read again: it may be what we wrote."""
+    out: Out = []
+    if partition not in controller.reading:
+        return out
+    controller.reading.discard(partition)
+    planned = controller.writing[partition]
+    if state == planned.state.written(planned.state.partition_epoch + 1):
+        _confirm(controller, partition, state, out)
+    else:
+        image = controller.partitions[partition]
+        image.state = state
+        image.log_ends.clear()
+        _forget(controller, partition, out)
+        _tell(controller, partition)
+    return out + _step(controller, [partition], now_ms)
+
+
+def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: LeaderAndIsrAnswer, now_ms: int) -> Out:
+    """A broker has answered its roles."""
+    if answer.error == ErrorCode.STALE_CONTROLLER_EPOCH:
+        controller.has_resigned = True
+        return [Resign(answer.controller_epoch)]
+    peer = controller.peers.get(request.broker)
+    if peer is None or peer.out is not request:
+        return []
+    peer.out = None
+    if answer.error == ErrorCode.STALE_BROKER_EPOCH:
+        peer.not_before_ms = now_ms + AGAIN_MS
+        _tell_all(controller, request.broker)
+    for role in request.roles:
+        told = answer.answers.get(role.partition)
+        image = controller.partitions.get(role.partition)
+        if told is None or image is None:
+            continue
+        if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
+            image.lost[request.broker] = request.broker_epoch
+        elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
+            image.least_epoch = max(image.least_epoch, told.last_epoch)
+        elif role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
+            image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
+    return _step(controller, [role.partition for role in request.roles], now_ms)
+
+
+def on_time(controller: Controller, now_ms: int) -> Out:
+    """Time has passed: send again what was never answered."""
+    for broker, peer in controller.peers.items():
+        if peer.out is not None and now_ms - peer.out_since_ms >= ANSWER_MS:
+            peer.out = None
+            _tell_all(controller, broker)
+    return _step(controller, [], now_ms)
+
+
+def state_path(partition: Partition) -> str:
+    """The node of a partition's state."""
+    return paths.partition_state(*partition)
+
+
+def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> Out:
+    """Plan these partitions, write what has to change, admit brokers that all states take into account, tell roles."""
+    out: Out = []
+    if controller.has_resigned:
+        return out
+    planned = [partition for partition in partitions if _plan(controller, partition, out)]
+    for at in range(0, len(planned), STATES_AT_A_TIME):
+        some = planned[at : at + STATES_AT_A_TIME]
+        _write(controller, tuple(some), [_set(partition, controller.writing[partition].state) for partition in some], out)
+    for broker in controller.registrations:
+        _admit(controller, broker, out)
+    _send(controller, now_ms, out)
+    return out
+
+
+def _set(partition: Partition, state: LeaderAndIsr) -> Operation:
+    return Set(state_path(partition), state_json(state), state.partition_epoch)
+
+
+def _write(controller: Controller, about: tuple[Partition, ...] | Note, operations: list[Operation], out: Out) -> None:
+    controller.last_id += 1
+    controller.writes[controller.last_id] = about
+    out.append(WriteStates(controller.last_id, (*guard(controller), *operations)))
+
+
+def guard(controller: Controller) -> list[Operation]:
+    """R1: a controller that was replaced has no effect on the store."""
+    return [Check(paths.CONTROLLER_EPOCH, controller.epoch_version)]
+
+
+def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
+    """Whether a write of this partition is due now."""
+    if partition in controller.writing:
+        return False
+    image = controller.partitions[partition]
+    handled, state = planning.see(image, controller.registrations), planning.plan(image, controller.registrations)
+    ask = None
+    if state == image.state:
+        image.handled, image.lost, image.wanted_leader = handled, {}, None
+        state, ask = _next_ask(controller, partition, out)
+        if ask is None:
+            return False
+    state = replace(state, controller_epoch=controller.epoch)
+    controller.writing[partition] = Planned(state, handled, dict(image.lost), ask)
+    return True
+
+
+def _next_ask(
+    controller: Controller, partition: Partition, out: Out
+) -> tuple[LeaderAndIsr, tuple[object, AlterPartition] | None]:
+    """The state of the first proposal that can be accepted; the ones before it are answered."""
+    image, asks = controller.partitions[partition], controller.asks.get(partition, [])
+    while asks:
+        token, ask = asks.pop(0)
+        error = find_refusal(controller, image, ask)
+        if error == ErrorCode.NONE:
+            return elections.alter(image.state, ask.isr, image.replicas), (token, ask)
+        out.append(AnswerAlter(token, AlterPartitionAnswer(ask, error)))
+    return image.state, None
+
+
+def find_refusal(controller: Controller, image: Image, ask: AlterPartition) -> int:
+    """Whether a proposal may be written, by registrations and state as they are known now."""
+    state = image.state
+    if not is_admitted(controller, ask.broker, ask.broker_epoch):
+        return ErrorCode.STALE_BROKER_EPOCH
+    if state.leader != ask.broker or state.leader_epoch != ask.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if state.partition_epoch != ask.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if ask.broker not in ask.isr or not set(ask.isr) <= set(image.replicas):
+        return ErrorCode.INVALID_REQUEST
+    entrants = [broker for broker in ask.isr if broker not in state.isr]
+    if not all(is_admitted(controller, broker, ask.entrants.get(broker, NO_EPOCH)) for broker in entrants):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
+    """Whether a broker is live under this registration, and all states take it into account."""
+    registration = controller.registrations.get(broker)
+    return registration is not None and registration.epoch == epoch == controller.admitted.get(broker)
+
+
+def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, out: Out) -> None:
+    """The store has the state that was planned."""
+    image, planned = controller.partitions[partition], controller.writing.pop(partition)
+    image.state, image.handled = state, planned.handled
+    for broker, epoch in planned.lost.items():
+        if image.lost.get(broker) == epoch:
+            del image.lost[broker]
+    if state.leader != NO_LEADER:
+        image.log_ends.clear()
+    image.wanted_leader = None
+    _tell(controller, partition)
+    if planned.ask is not None:
+        token, ask = planned.ask
+        out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.NONE, state)))
+
+
+def _forget(controller: Controller, partition: Partition, out: Out) -> None:
+    """The planned state isn't there. INVALID_UPDATE_VERSION is no refusal, so it says nothing too much."""
+    planned = controller.writing.pop(partition)
+    if planned.ask is not None:
+        token, ask = planned.ask
+        out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.INVALID_UPDATE_VERSION)))
+
+
+def _admit(controller: Controller, broker: int, out: Out) -> None:
+    """Admit a registration once all states take it into account and the store has a note of that."""
+    registration, incarnation = controller.registrations[broker], controller.incarnations.get(broker)
+    if controller.admitted.get(broker) == registration.epoch or incarnation is None:
+        return
+    if any(
+        broker in image.replicas and image.handled.get(broker) != registration.epoch for image in controller.partitions.values()
+    ):
+        return
+    if is_noted(registration, incarnation):
+        controller.admitted[broker] = registration.epoch
+        _tell_all(controller, broker)
+    elif not any(isinstance(about, Note) and about.broker == broker for about in controller.writes.values()):
+        note = Note(broker, replace(incarnation, noted=registration.epoch))
+        write = Set(incarnation_path(broker), incarnation_json(note.incarnation), incarnation.version)
+        _write(controller, note, [write], out)
+
+
+def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int) -> Out:
+    known = controller.incarnations.get(note.broker)
+    if outcome is not Outcome.DONE or known is None or known.version != note.incarnation.version:
+        return [ReadBrokers()]
+    controller.incarnations[note.broker] = replace(note.incarnation, version=known.version + 1)
+    return _step(controller, [], now_ms)
+
+
+def _tell(controller: Controller, partition: Partition) -> None:
+    """All replicas have to hear of a partition's state."""
+    for broker in controller.partitions[partition].replicas:
+        controller.peers.setdefault(broker, Peer()).pending.add(partition)
+
+
+def _tell_all(controller: Controller, broker: int) -> None:
+    """A broker has to hear of all its partitions."""
+    pending = controller.peers.setdefault(broker, Peer()).pending
+    pending.update(partition for partition, image in controller.partitions.items() if broker in image.replicas)
+
+
+def _send(controller: Controller, now_ms: int, out: Out) -> None:
+    for broker, registration in controller.registrations.items():
+        peer = controller.peers.get(broker)
+        if peer is None or not peer.pending or peer.out is not None or now_ms < peer.not_before_ms:
+            continue
+        if controller.admitted.get(broker) == registration.epoch:
+            roles = tuple(_role(controller, partition) for partition in sorted(peer.pending))
+            peer.out = LeaderAndIsrRequest(controller.broker, controller.epoch, broker, registration.epoch, roles)
+            peer.out_since_ms = now_ms
+            peer.pending.clear()
+            out.append(SendRoles(peer.out))
+
+
+def _role(controller: Controller, partition: Partition) -> PartitionRole:
+    image = controller.partitions[partition]
+    epochs = {broker: controller.admitted[broker] for broker in image.replicas if broker in controller.admitted}
+    return PartitionRole(partition, image.topic_id, image.replicas, image.state, epochs)

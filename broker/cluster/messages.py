@@ -1,0 +1,95 @@
+"""What brokers say to each other about replicas: the requests of Kafka 3.9 as values, without their wire forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A follower asks its leader for what follows its log. Everything below `offset` is in its log already."""
+
+    replica: int
+    broker_epoch: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int  # of the follower's last batch; NO_EPOCH: its log is empty
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer. The batches from `Fetch.offset` to `end` travel with it, as bytes that may be read from the file later."""
+
+    error: int
+    high_watermark: int = 0
+    end: int = 0
+    diverging: tuple[int, int] | None = None  # the leader's largest epoch up to the follower's last, and where it ends
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRole:
+    """What a broker has to know of a partition to lead or to follow it."""
+
+    partition: Partition
+    topic_id: bytes
+    replicas: tuple[int, ...]
+    state: LeaderAndIsr
+    broker_epochs: Mapping[int, int]  # the registrations under which the controller knows the replicas
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrRequest:
+    """The controller tells a broker its roles: only what the store has confirmed."""
+
+    controller: int
+    controller_epoch: int
+    broker: int
+    broker_epoch: int
+    roles: tuple[PartitionRole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAnswer:
+    """What became of one role. If nobody leads it has the log's end, after which the replica appends nothing."""
+
+    error: int
+    last_epoch: int = NO_EPOCH
+    log_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrAnswer:
+    """A broker's answer to its roles; `controller_epoch` is the newest that it has heard of."""
+
+    broker: int
+    broker_epoch: int
+    error: int
+    controller_epoch: int
+    answers: Mapping[Partition, RoleAnswer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartition:
+    """A leader asks the controller for another ISR, in place of the one of `partition_epoch`."""
+
+    partition: Partition
+    broker: int
+    broker_epoch: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    entrants: Mapping[int, int]  # who isn't in the ISR yet, with the broker epoch of the fetch that caught up
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionAnswer:
+    """NONE: `state` is what the store has now. INELIGIBLE_REPLICA: an entrant isn't live under the epoch that was named."""
+
+    ask: AlterPartition
+    error: int
+    state: LeaderAndIsr | None = None

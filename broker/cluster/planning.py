@@ -1,0 +1,88 @@
+"""What the controller wants a partition's state to be: a pure function of the state, the registrations and what replicas said.
+
+Each registration costs a broker its seat in the ISR exactly once, also if nobody saw the broker gone, and its seat in the ELR
+if it isn't clean (`registration.py`). `Image.handled` says which registrations a partition's state takes into account; it
+changes only when the store has confirmed the write, or when no write was needed.
+
+Unclean exits come first, then deaths, then new registrations: so the last seat is the best one. *A clean replica leaves first,
+and the last seat is one that lost its tail.*
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.broker.cluster import elections
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr
+from penstock.broker.cluster.registration import Registration
+
+
+@dataclass(slots=True)
+class Image:
+    """What the controller knows of a partition."""
+
+    topic_id: bytes
+    replicas: tuple[int, ...]
+    state: LeaderAndIsr  # as the store has confirmed it
+    handled: dict[int, int] = field(default_factory=dict)  # broker -> the broker epoch that the state takes into account
+    lost: dict[int, int] = field(default_factory=dict)  # broker -> the broker epoch under which its log was missing or damaged
+    log_ends: dict[int, tuple[int, elections.LogEnd]] = field(default_factory=dict)  # broker -> broker epoch, log end
+    least_epoch: int = NO_EPOCH  # a replica's log has batches of this leader epoch
+    may_lose: bool = False  # unclean.leader.election.enable
+    wanted_leader: int | None = None
+    wanted_min_isr: int | None = None
+
+
+def plan(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
+    """The state that the registrations ask for; the same state if nothing has to change."""
+    state, replicas = image.state, image.replicas
+    live = [broker for broker in replicas if broker in registrations]
+    new = [broker for broker in live if image.handled.get(broker) != registrations[broker].epoch]
+    unclean = [broker for broker in new if not registrations[broker].clean]
+    unclean += [broker for broker in live if image.lost.get(broker) == registrations[broker].epoch]
+    for broker in unclean:
+        state = elections.leave(state, broker, False, replicas, live)
+    for broker in replicas:
+        if broker not in live:
+            state = elections.leave(state, broker, True, replicas, live)
+    for broker in new:
+        if broker not in unclean:
+            state = elections.leave(state, broker, True, replicas, live)
+    if state.leader == NO_LEADER:
+        state = elections.settle(elections.elect(state, replicas, live), replicas)
+    if state.leader == NO_LEADER and state == image.state:
+        state = _recover(image, registrations)
+    if state.leader != NO_LEADER and state.leader_epoch <= image.least_epoch:
+        state = replace(state, leader_epoch=image.least_epoch + 1)
+    return _follow_wishes(image, state, live)
+
+
+def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
+    """Every seat is lost, and this is written: the longest log leads, once all replicas (or, by config, all live ones) have
+    said where their logs end under their present registrations.
+    """
+    known = {
+        broker: end
+        for broker, (epoch, end) in image.log_ends.items()
+        if broker in registrations and registrations[broker].epoch == epoch
+    }
+    live = [broker for broker in image.replicas if broker in registrations]
+    if image.may_lose and live and all(broker in known for broker in live):
+        return elections.lead_unclean(image.state, live, known.__getitem__)
+    return elections.recover(image.state, image.replicas, live, known) or image.state
+
+
+def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
+    """Another min.insync.replicas, and another leader where that is possible."""
+    if image.wanted_min_isr is not None and image.wanted_min_isr != state.min_isr:
+        state = elections.require(state, image.wanted_min_isr, image.replicas)
+    wanted = image.wanted_leader
+    if wanted is not None and wanted != state.leader != NO_LEADER and wanted in live and wanted in state.isr:
+        state = elections.move(state, wanted)
+    return state
+
+
+def see(image: Image, registrations: Mapping[int, Registration]) -> dict[int, int]:
+    """What `handled` is once the planned state holds."""
+    return {broker: registrations[broker].epoch for broker in image.replicas if broker in registrations}

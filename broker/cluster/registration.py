@@ -1,0 +1,131 @@
+"""A broker's registration: the ephemeral node by which the others know that it lives, and the node that stays.
+
+`/brokers/ids/N` is ephemeral. Its creation's zxid is the *broker epoch* (KIP-380): it grows with each registration, so a broker
+that restarted quickly isn't taken for its former self (KAFKA-7235).
+
+`/penstock/incarnations/N` stays. One multi writes both, so its version grows with each registration. Whoever removes the
+registration of another broker checks that version: a fresh ephemeral node always has version 0, and a deletion by that version
+could hit the next incarnation.
+
+A registration is *dealt with* once the controller has written what it costs into every state: a broker that registered again
+loses its seats in the ISR (its log may have ended elsewhere before), and in the ELR, too, if it isn't clean. The controller
+notes that in the node that stays, by the broker epoch: `"noted"`. It addresses a broker only after that, and the next one
+doesn't take out once more a broker that has caught up since.
+
+`clean` is false after a power cut, or if a log folder is missing, failed or restored from a copy. **It stays false until the
+broker gets a LeaderAndIsrRequest that is addressed to its registration**, whatever happens in between: restarts, expired
+sessions. *A start that dies before a controller looked would otherwise make the next one look like an ordinary restart after
+kill -9, and a log without its tail would keep its seat.*
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.broker.cluster.leaderandisr import NO_EPOCH
+from penstock.broker.cluster.messages import LeaderAndIsrRequest
+from penstock.broker.store.base import Check, Create, Delete, Operation, Set, paths
+from penstock.broker.store.values import LONG_MAX, Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A live broker, as the store has it."""
+
+    broker: int
+    epoch: int  # the zxid that made the ephemeral node
+    incarnation: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """The node that stays: the last incarnation of a broker id, and the broker epoch that has been dealt with."""
+
+    incarnation: str
+    noted: int = NO_EPOCH
+    version: int = 0  # the node's
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+def incarnation_path(broker: int) -> str:
+    """The node of a broker's last incarnation."""
+    return f"/penstock/incarnations/{broker}"
+
+
+def registration_json(incarnation: str, clean: bool) -> bytes:
+    """The content of the ephemeral node, as far as the controller's decisions need it."""
+    return _json({"version": 5, "penstock": {"incarnation": incarnation, "clean": clean}})
+
+
+def read_registration(broker: int, data: bytes | None, epoch: int) -> Registration:
+    """A registration. A broker that doesn't say whether it is clean isn't. Raises BadValueError."""
+    fields = Fields.read(paths.broker(broker), data)
+    ours = Fields(fields.path, fields.table("penstock"))
+    return Registration(broker, epoch, ours.text("incarnation"), fields.table("penstock").get("clean") is True)
+
+
+def incarnation_json(incarnation: Incarnation) -> bytes:
+    """The content of the node that stays."""
+    return _json({**incarnation.unknown, "version": 1, "incarnation": incarnation.incarnation, "noted": incarnation.noted})
+
+
+def read_incarnation(broker: int, data: bytes | None, version: int) -> Incarnation:
+    """The node that stays. Raises BadValueError."""
+    fields = Fields.read(incarnation_path(broker), data)
+    unknown = {
+        name: value for name, value in json.loads(data or b"").items() if name not in ("version", "incarnation", "noted")
+    }
+    return Incarnation(fields.text("incarnation"), fields.number("noted", NO_EPOCH, LONG_MAX, NO_EPOCH), version, unknown)
+
+
+def register(broker: int, incarnation: str, clean: bool, *, is_first: bool, replaces: bool) -> list[Operation]:
+    """Register: one multi. is_first: the node that stays isn't there yet. replaces: a registration of this broker's own former
+    session is there; the broker holds the locks of the log folders that it names, so nobody else lives under it.
+    """
+    content = incarnation_json(Incarnation(incarnation))
+    stays: Operation = Create(incarnation_path(broker), content) if is_first else Set(incarnation_path(broker), content)
+    former: list[Operation] = [Delete(paths.broker(broker))] if replaces else []
+    return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean), ephemeral=True)]
+
+
+def expel(broker: int, incarnation_version: int) -> list[Operation]:
+    """Remove the registration of another broker, and surely not its successor's."""
+    return [Check(incarnation_path(broker), incarnation_version), Delete(paths.broker(broker))]
+
+
+@dataclass(slots=True)
+class Member:
+    """A broker's own view of its registration. `clean` outlives the process: it stands in the log folders."""
+
+    broker: int
+    incarnation: str
+    clean: bool
+    epoch: int = NO_EPOCH  # NO_EPOCH: not registered, or not known yet
+
+
+def on_registered(member: Member, zxid: int) -> None:
+    """The registration is in the store."""
+    member.epoch = zxid
+
+
+def on_lost(member: Member) -> None:
+    """The session is over, or the registration is gone or another's. The caller fences all that it leads."""
+    member.epoch = NO_EPOCH
+
+
+def on_roles(member: Member, request: LeaderAndIsrRequest) -> bool:
+    """A request that is addressed to this registration: the controller has dealt with it. Whether the folders have to be
+    marked as clean from now on, before any role is applied.
+    """
+    if request.broker_epoch != member.epoch or member.clean:
+        return False
+    member.clean = True
+    return True
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()

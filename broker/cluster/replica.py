@@ -1,0 +1,185 @@
+"""One replica of a partition on one broker: its role, its epochs, its high watermark.
+
+    NONE ──► LEADER ◄──► FOLLOWER ──► OFFLINE   a cut below the high watermark was refused
+                │            ▲
+                └─► FENCED ──┘                  nobody leads, or this broker's registration is over
+
+A role changes only by a state that isn't older, by leader epoch and by partition epoch. A replica that was fenced doesn't lead
+the same epoch again: the controller gives a new epoch to a leader that registered again (*two histories of one epoch*).
+
+A log that should be there and isn't, or is damaged, is answered with KAFKA_STORAGE_ERROR. The controller takes this broker out
+of that ISR and ELR, and only then the log is made, empty, as a follower's (*a removed folder that comes back empty and leads*).
+A log whose last epoch is above the one that is told is answered with FENCED_LEADER_EPOCH and that epoch; the controller goes
+on above it (*a store that was restored from a copy gives an epoch twice*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.broker.cluster import follower, leader
+from penstock.broker.cluster.follower import Decision
+from penstock.broker.cluster.leader import Leader
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr
+from penstock.broker.cluster.log import Log
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    Fetch,
+    Fetched,
+    Partition,
+    PartitionRole,
+    RoleAnswer,
+)
+from penstock.errors import ErrorCode
+
+
+class Role(Enum):
+    """What a replica does."""
+
+    NONE = "none"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    FENCED = "fenced"
+    OFFLINE = "offline"
+
+
+@dataclass(slots=True)
+class Replica:
+    """A replica on one broker, from the start of its process on."""
+
+    broker: int
+    partition: Partition
+    high_watermark: int  # at the start: the checkpoint's, which is some seconds old
+    role: Role = Role.NONE
+    known: PartitionRole | None = None
+    broker_epoch: int = NO_EPOCH  # of the registration to which the role was told
+    leads_since: int | None = None  # the epoch from which on this broker led without a pause
+    leader: Leader | None = None
+
+    @property
+    def state(self) -> LeaderAndIsr | None:
+        """The newest state that the broker has heard of."""
+        return None if self.known is None else self.known.state
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether this broker leads, with min.insync.replicas members in the ISR."""
+        return self.leader is not None and self.leader.is_enough
+
+
+def on_role(
+    replica: Replica, role: PartitionRole, broker_epoch: int, log: Log, now_ms: int, *, is_whole: bool = True
+) -> RoleAnswer:
+    """Take a role. is_whole: the log is there, and recovery found in it all that it should hold."""
+    state, known = role.state, replica.state
+    if known is not None and (
+        state.leader_epoch < known.leader_epoch
+        or state.partition_epoch < known.partition_epoch
+        or (replica.broker_epoch != NO_EPOCH and broker_epoch < replica.broker_epoch)
+    ):
+        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH)
+    if log.last_epoch > state.leader_epoch:
+        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, log.last_epoch, log.end)
+    if not is_whole and holds_seat(replica.broker, state):
+        return RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
+    is_new_epoch = known is None or state.leader_epoch > known.leader_epoch
+    replica.known, replica.broker_epoch = role, broker_epoch
+    if state.leader == replica.broker:
+        if replica.leader is not None and not is_new_epoch:
+            leader.on_state(replica.leader, role, now_ms)
+        elif is_new_epoch or replica.role is not Role.FENCED:
+            _lead(replica, role, broker_epoch, log, now_ms)
+    elif state.leader == NO_LEADER:
+        _drop_lead(replica, Role.FENCED)
+    elif is_new_epoch or replica.role is not Role.OFFLINE:
+        _drop_lead(replica, Role.FOLLOWER)
+    move_high_watermark(replica, log)
+    return RoleAnswer(ErrorCode.NONE, log.last_epoch, log.end)
+
+
+def holds_seat(broker: int, state: LeaderAndIsr) -> bool:
+    """Whether a log that isn't there contradicts the state: the state isn't in its first version, and this broker may lead."""
+    return state.partition_epoch > 0 and broker in state.seats and broker not in state.unclean
+
+
+def _lead(replica: Replica, role: PartitionRole, broker_epoch: int, log: Log, now_ms: int) -> None:
+    """R5: the new leader keeps its whole log and cuts nothing."""
+    if replica.role is not Role.LEADER:
+        replica.leads_since = role.state.leader_epoch
+    replica.role = Role.LEADER
+    replica.leader = leader.begin(replica.broker, broker_epoch, role, log.end, now_ms)
+
+
+def _drop_lead(replica: Replica, role: Role) -> None:
+    replica.role, replica.leader, replica.leads_since = role, None, None
+
+
+def fence(replica: Replica) -> None:
+    """This broker's registration is over, or a follower knows a newer epoch: nothing is led until the controller speaks."""
+    if replica.role is Role.LEADER:
+        _drop_lead(replica, Role.FENCED)
+
+
+def on_fetch(replica: Replica, fetch: Fetch, log: Log, now_ms: int) -> Fetched:
+    """A follower's fetch, at its first try only: a fetch that waited for records and is tried again moves no mark."""
+    state = replica.state
+    if state is None or replica.leader is None:
+        return Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if fetch.leader_epoch < state.leader_epoch:
+        return Fetched(ErrorCode.FENCED_LEADER_EPOCH)
+    if fetch.leader_epoch > state.leader_epoch:
+        fence(replica)
+        return Fetched(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    answer = leader.on_fetch(replica.leader, fetch, log, replica.high_watermark, now_ms)
+    if move_high_watermark(replica, log):
+        return Fetched(answer.error, replica.high_watermark, answer.end, answer.diverging)
+    return answer
+
+
+def on_altered(replica: Replica, answer: AlterPartitionAnswer, now_ms: int) -> AlterPartition | None:
+    """The controller's answer to a proposal. The state that it brings counts for every later role: an older one may still be
+    under way (*the leader takes a member out of MAX that the store has in the ISR*).
+    """
+    if replica.leader is None:
+        return None
+    ask = leader.on_answer(replica.leader, answer, now_ms)
+    replica.known = replica.leader.role
+    return ask
+
+
+def move_high_watermark(replica: Replica, log: Log) -> bool:
+    """After an append, a fetch, a change of MAX: whether the high watermark moved."""
+    if replica.leader is None:
+        return False
+    moved = leader.high_watermark(replica.leader, log.end, replica.high_watermark)
+    if moved == replica.high_watermark:
+        return False
+    replica.high_watermark = moved
+    return True
+
+
+def next_fetch(replica: Replica, broker_epoch: int, log: Log) -> Fetch | None:
+    """What this replica asks its leader; None if it isn't a follower, or its registration is over."""
+    if replica.role is not Role.FOLLOWER or replica.state is None or broker_epoch != replica.broker_epoch:
+        return None
+    return follower.ask(replica.broker, broker_epoch, replica.state.leader_epoch, log)
+
+
+def on_fetched(replica: Replica, fetch: Fetch, answer: Fetched, epochs: list[int], log: Log) -> list[Decision]:
+    """The leader's answer. The feeder carries out the decisions in their order, then calls `decided`."""
+    state = replica.state
+    if state is None or answer.error != ErrorCode.NONE:
+        return []
+    if not follower.fits(fetch, replica.role is Role.FOLLOWER, replica.broker_epoch, state.leader_epoch, log):
+        return []
+    return follower.on_fetched(fetch, answer, epochs, state, log, replica.high_watermark)
+
+
+def decided(replica: Replica, decision: Decision) -> None:
+    """A decision about the replica itself was carried out."""
+    if isinstance(decision, follower.SetHighWatermark):
+        replica.high_watermark = decision.offset
+    elif isinstance(decision, follower.Stop):
+        replica.role = Role.OFFLINE

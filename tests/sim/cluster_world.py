@@ -1,0 +1,1125 @@
+"""A seeded cluster around the real machines of `broker/cluster`: brokers, ZooKeeper, a network, disks, clients, faults.
+
+Time is a number and chance is one `random.Random(seed)`: the same seed gives the same run. Machines, messages and the bytes of
+nodes are the product's; the store, the logs and the network are models (`zookeeper_model.py`, `cluster_log.py`). After each
+event the laws are asked (`cluster_laws.py`), and at the end, when all faults have healed, whether the cluster is whole again.
+
+Each thing that happens later is posted under a kind and a broker, e.g. ("fetched", 2): the answer of a fetch on its way to 2.
+A scripted history (`calm=True`: no delays, no timers, no faults but its own) can `hold` such things and `release` them in
+another order. Order within a connection stays: what is posted from one broker to another under one kind arrives in order, but
+for requests of a connection that was lost, which may come late, and after their repetition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sim.clockwork import Clockwork
+from sim.cluster_laws import Laws, Violation
+from sim.cluster_log import Batch, Range, ReplicaLog
+from sim.zookeeper_model import Node, Session, ZooKeeper
+
+from penstock.broker.cluster import acks, controller, follower, leader, lease, planning, registration, replica, roles
+from penstock.broker.cluster.controller import Controller, Outcome
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, read_state, state_json
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    Fetch,
+    Fetched,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    RoleAnswer,
+)
+from penstock.broker.cluster.replica import Replica, Role
+from penstock.broker.store.base import Check, Create, Delete, Operation, Set, paths
+from penstock.errors import ErrorCode
+
+SESSION_MS, TICK_MS, LAG_MS = 2_400, 800, 1_600
+FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
+QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
+FATES = ("in time", "never", "in time, answer lost", "late")
+
+
+@dataclass
+class Parked:
+    """A fetch that waits at its leader."""
+
+    fetch: Fetch
+    answer: Callable[[Fetched, Range], None]
+    lead: object
+    until_ms: int
+
+
+@dataclass
+class Broker:
+    """One broker: its disks, which outlive its process, and its process."""
+
+    id: int
+    logs: dict[Partition, ReplicaLog]
+    checkpoints: dict[Partition, int]
+    is_clean: bool = True
+    life: int = 0
+    is_up: bool = False
+    paused_until_ms: int = 0
+    rate: float = 1.0  # of its clock
+    store_is_cut: bool = False
+    session: Session | None = None
+    member: registration.Member = field(default_factory=lambda: registration.Member(-1, "", True))
+    roles: roles.Roles = field(default_factory=lambda: roles.Roles(-1))
+    waits: dict[Partition, acks.Waits] = field(default_factory=dict)
+    parked: dict[Partition, dict[int, Parked]] = field(default_factory=dict)
+    told: dict[tuple[Partition, int], int] = field(default_factory=dict)  # high watermarks that followers heard of
+    fetching: dict[Partition, int] = field(default_factory=dict)
+    lease: lease.Lease = field(default_factory=lambda: lease.Lease(SESSION_MS))
+    controller: Controller | None = None
+    controller_id: int | None = None
+    newer_epoch: int = 0
+
+
+class ClusterWorld(Clockwork):
+    """A cluster of brokers 0, 1, 2, ... with some partitions that all of them replicate."""
+
+    log_type = ReplicaLog
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        duration_ms: int = 24_000,
+        brokers: int = 3,
+        partitions: int = 1,
+        isr: tuple[int, ...] | None = None,
+        min_isr: int = 2,
+        calm: bool = False,
+    ) -> None:
+        super().__init__(seed, duration_ms)
+        self.calm, self.faults = calm, not calm
+        self.laws = Laws()
+        self.store = ZooKeeper()
+        self.channels: dict[tuple[str, int, int], int] = {}
+        self.cuts: set[tuple[int, int]] = set()
+        self.held: dict[tuple[str, int], deque[Callable[[], None]]] = {}
+        self.last_record = 0
+        self.produces: dict[int, tuple[Partition, int, Batch, int]] = {}
+        self.answered: dict[int, int] = {}
+        self.positions: dict[tuple[Partition, int], int] = {}
+        self.story: deque[str] = deque(maxlen=400)
+        # Unclean elections end most laws of a partition, so most runs lose no more disks than they must survive.
+        self.losses_left = self.random.choice((0, 1, 1, 2, 2, 3, 1_000))
+        replicas = tuple(range(brokers))
+        self.partitions: list[Partition] = [("topic", number) for number in range(partitions)]
+        self.brokers = [
+            Broker(number, {one: self.log_type() for one in self.partitions}, dict.fromkeys(self.partitions, 0))
+            for number in replicas
+        ]
+        setup = self.store.open(lambda path: None, 0)
+        state = LeaderAndIsr(0, 0, replicas if isr is None else isr, min_isr=min_isr)
+        self.store.multi(setup, self._first_nodes(state))
+        for partition in self.partitions:
+            self.laws.add(partition, replicas, state, {broker.id: broker.logs[partition] for broker in self.brokers})
+        for broker in self.brokers:
+            broker.rate = 1.0 if calm else self.random.uniform(0.99, 1.01)
+            self.start(broker.id)
+        if not calm:
+            self._begin_clients()
+            self.later(self.random.randint(500, 1500), self._disturb)
+
+    def _first_nodes(self, state: LeaderAndIsr) -> list[Operation]:
+        nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0")]
+        nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions]
+        return nodes
+
+    def note(self, *what: object) -> None:
+        """One line of the run's story, for whoever replays a seed."""
+        self.story.append(f"{self.now_ms} " + " ".join(str(one) for one in what))
+
+    # Time, mail and connections
+
+    def post(self, kind: str, to: int, action: Callable[[], None], delay_ms: int | None = None, source: int = -1) -> None:
+        """Let something happen later, in the order of its connection; nothing if the receiving process has ended by then."""
+        broker = self.brokers[to]
+        life = broker.life
+
+        def arrive() -> None:
+            if broker.life != life or not broker.is_up:
+                return
+            if self.now_ms < broker.paused_until_ms:
+                self.later(broker.paused_until_ms - self.now_ms, arrive)
+                return
+            if (kind, to) in self.held:
+                self.held[kind, to].append(arrive_held)
+                return
+            action()
+
+        def arrive_held() -> None:
+            if broker.life == life and broker.is_up:
+                action()
+
+        self.later(self._delay(kind, to, delay_ms, source), arrive)
+
+    def _delay(self, kind: str, to: int, delay_ms: int | None, source: int) -> int:
+        if delay_ms is not None:
+            return delay_ms
+        if self.calm:
+            return 0
+        delay = self.random.randint(0, 4) if self.random.random() < 0.9 or not self.faults else self.random.randint(5, 400)
+        at = max(self.channels.get((kind, source, to), 0), self.now_ms + delay)
+        self.channels[kind, source, to] = at
+        return at - self.now_ms
+
+    def send(self, kind: str, source: int, to: int, action: Callable[[], None]) -> None:
+        """A message from one broker to another: it may be lost with its connection, or come late over the old one."""
+        if (source, to) in self.cuts or self.fault(0.01):
+            self.count("message lost")
+            if self.fault(0.5):
+                self.post(kind, to, action, self.random.randint(100, 3_000))
+            return
+        if not self.brokers[to].is_up:
+            return
+        self.post(kind, to, action, None, source)
+
+    def hold(self, kind: str, to: int) -> None:
+        """Keep what arrives at a broker under a kind, until it is released."""
+        self.held.setdefault((kind, to), deque())
+
+    def release(self, kind: str, to: int, *, keep_holding: bool = False, last_first: bool = False) -> None:
+        """Let what was held arrive now."""
+        waiting = self.held.pop((kind, to))
+        if keep_holding:
+            self.held[kind, to] = deque()
+        for action in reversed(waiting) if last_first else list(waiting):
+            action()
+        self.settle()
+
+    def settle(self) -> None:
+        """Of a calm world: all that is due happens."""
+        self.play(self.now_ms)
+
+    # Processes
+
+    def start(self, number: int) -> None:
+        """Start a broker's process."""
+        broker = self.brokers[number]
+        self.note("start", number, "clean" if broker.is_clean else "unclean")
+        broker.life += 1
+        broker.is_up = True
+        broker.paused_until_ms = 0
+        incarnation = f"{number}.{broker.life}"
+        broker.member = registration.Member(number, incarnation, broker.is_clean)
+        broker.roles = roles.Roles(number)
+        broker.lease = lease.Lease(SESSION_MS)
+        broker.waits, broker.parked, broker.told, broker.fetching = {}, {}, {}, {}
+        broker.session = broker.controller = broker.controller_id = None
+        broker.newer_epoch = 0
+        for partition, log in broker.logs.items():
+            checkpoint = min(broker.checkpoints[partition], log.end)
+            broker.roles.replicas[partition] = Replica(number, partition, checkpoint)
+            broker.waits[partition], broker.parked[partition] = acks.Waits(), {}
+        self.connect(broker)
+        if not self.calm:
+            self._tick(broker, broker.life)
+
+    def kill(self, number: int) -> None:
+        """kill -9: what was written stays."""
+        broker = self.brokers[number]
+        broker.is_up, broker.life = False, broker.life + 1
+        for partition, one in broker.roles.replicas.items():
+            if self.calm or self.random.random() < 0.5:
+                broker.checkpoints[partition] = one.high_watermark
+            self.laws.on_stop(partition, number)
+        self.note("kill", number)
+        self.count("kill")
+
+    def power_cut(self, number: int, keep: int | None = None) -> None:
+        """The machine loses power: of what isn't flushed any suffix is lost, in each folder another."""
+        broker = self.brokers[number]
+        if broker.is_up:
+            self.kill(number)
+        broker.is_clean = False
+        for partition, log in broker.logs.items():
+            self.laws.on_loss(partition, number)
+            end = self.random.randint(min(log.flushed, log.end), log.end) if keep is None else keep
+            log.lose(end)
+            broker.checkpoints[partition] = min(broker.checkpoints[partition], log.end)
+            self.note("power cut of", number, partition, "ends at", log.end)
+            self.laws.on_change(partition)
+        self.count("power cut")
+
+    def lose_log(self, number: int, partition: Partition, keep: int) -> None:
+        """A stopped broker's log is missing (keep=0) or damaged: the others are whole, and recovery sees it."""
+        broker = self.brokers[number]
+        log = broker.logs[partition]
+        self.laws.on_loss(partition, number)
+        log.is_whole = False
+        log.lose(keep)
+        broker.checkpoints[partition] = min(broker.checkpoints[partition], keep)
+        self.note("log of", number, partition, "ends at", keep)
+        self.laws.on_change(partition)
+        self.count("log lost")
+
+    def put_back(self, number: int) -> None:
+        """A stopped broker's folders are put back from a copy: their note of the last incarnation doesn't fit the store's."""
+        broker = self.brokers[number]
+        broker.is_clean = False
+        for partition, log in broker.logs.items():
+            self.laws.on_loss(partition, number)
+            same = 0
+            while same < min(log.end, len(log.copy)) and log.batches[same] == log.copy[same]:
+                same += 1
+            log.lose(same)
+            log.append(log.copy[same:])
+            log.flushed = log.end
+            broker.checkpoints[partition] = 0
+            self.laws.on_change(partition)
+        self.note("put back", number, [log.end for log in broker.logs.values()])
+        self.count("put back")
+
+    def pause(self, number: int, for_ms: int) -> None:
+        """SIGSTOP: mail piles up, timers come late."""
+        self.brokers[number].paused_until_ms = self.now_ms + for_ms
+        self.note("pause", number, for_ms)
+        self.count("pause")
+
+    # The store, as brokers use it
+
+    def connect(self, broker: Broker) -> None:
+        """Open a session; then register, and look who the controller is."""
+        life = broker.life
+
+        def opened() -> None:
+            if broker.store_is_cut:
+                self.post("store", broker.id, opened, 300)
+                return
+            expires_ms = self.now_ms + SESSION_MS + (0 if self.calm else self.random.randint(0, TICK_MS))
+
+            def fire(path: str) -> None:
+                if broker.life == life and broker.session is session:
+                    self.post("store", broker.id, lambda: self._on_watch(broker, session, path), None, -2)
+
+            session = self.store.open(fire, expires_ms)
+            broker.session = session
+            if not self.calm:
+                self.later(expires_ms - self.now_ms, lambda: self._check_expiry(session, broker))
+                self._lag(session)
+            self._register(broker)
+            self._look_at_controller(broker)
+
+        self.post("store", broker.id, opened)
+
+    def _lag(self, session: Session) -> None:
+        """The session's server applies changes late."""
+        if session.alive:
+            self.store.catch_up(session)
+            slow = self.faults and self.random.random() < 0.1
+            self.later(self.random.randint(100, 1_500) if slow else self.random.randint(1, 25), lambda: self._lag(session))
+
+    def _check_expiry(self, session: Session, broker: Broker) -> None:
+        if not session.alive:
+            return
+        if self.now_ms < session.expires_ms:
+            self.later(session.expires_ms - self.now_ms, lambda: self._check_expiry(session, broker))
+            return
+        if broker.session is session and broker.is_up and broker.lease.holds(self._clock(broker)):
+            raise Violation(f"lease: the session of {broker.id} has expired, its lease lasts")
+        self.store.expire(session)
+        self.note("session of", broker.id, "expired")
+        self.count("expired")
+
+    def _clock(self, broker: Broker) -> int:
+        return int(self.now_ms * broker.rate)
+
+    def expire(self, number: int) -> None:
+        """The session ends at once; its owner hears of it when it next asks for something."""
+        session = self.brokers[number].session
+        if session is not None and session.alive:
+            self.brokers[number].lease.until_ms = 0  # not by time: the lease can't know
+            self.store.expire(session)
+            self.count("expired by force")
+
+    def expel(self, number: int) -> None:
+        """Somebody removes a broker's registration, rightly or wrongly, by the design's multi."""
+        path = registration.incarnation_path(number)
+        node = self.store.nodes.get(path)
+        setup = self.store.open(lambda path: None, 0)
+        operations = [] if node is None else registration.expel(number, node.version)
+        chair = self.store.nodes.get(paths.CONTROLLER)
+        if chair is not None and b'"brokerid":%d,' % number in chair.data:
+            operations += [
+                Check(paths.CONTROLLER_EPOCH, self.store.nodes[paths.CONTROLLER_EPOCH].version),
+                Delete(paths.CONTROLLER),
+            ]
+        if node is not None and self.store.multi(setup, operations) is None:
+            self.note("expelled", number)
+            self.count("expelled")
+
+    def _close(self, broker: Broker) -> None:
+        """The broker ends its session by itself, and begins a new one."""
+        session = broker.session
+        if session is not None:
+            if session.alive:
+                self.store.expire(session)
+            self._session_lost(broker, session)
+
+    def _session_lost(self, broker: Broker, session: Session) -> None:
+        """The broker learns that its session is over."""
+        if broker.session is not session:
+            return
+        broker.session = None
+        self._unregistered(broker)
+        self.connect(broker)
+
+    def _unregistered(self, broker: Broker) -> None:
+        registration.on_lost(broker.member)
+        broker.controller = None
+        for partition, one in broker.roles.replicas.items():
+            replica.fence(one)
+            self._after(broker, partition)
+
+    def write(self, broker: Broker, operations: list[Operation], done: Callable[[Outcome, str, int], None]) -> None:
+        """One multi, asked in the broker's present session; `done` hears the outcome, the refused path and the zxid."""
+        session = broker.session
+        if session is None:
+            return
+        fate = self.random.choice(FATES) if broker.store_is_cut or self.fault(0.02) else FATES[0]
+        if broker.store_is_cut:
+            fate = FATES[1]
+
+        def answer(outcome: Outcome, refused: str, zxid: int) -> None:
+            def arrive() -> None:
+                if broker.session is session:
+                    done(outcome, refused, zxid)
+
+            self.post("store", broker.id, arrive, None, -2)
+
+        def apply() -> None:
+            if not session.alive:
+                self.post("store", broker.id, lambda: self._session_lost(broker, session), None, -2)
+                return
+            refused = self._multi(session, operations)
+            if fate == FATES[0]:
+                answer(Outcome.DONE if refused is None else Outcome.REFUSED, refused or "", self.store.zxid)
+
+        late = 0 if self.calm else self.random.randint(0, 3)
+        if fate != FATES[0]:
+            self.count("unknown outcome")
+            self.post("store", broker.id, lambda: self._reconnected(broker, session, done), late + self.random.randint(5, 300))
+        if fate != FATES[1]:
+            self.later(late + (self.random.randint(5, 900) if fate == FATES[3] else 0), apply)
+
+    def _multi(self, session: Session, operations: list[Operation]) -> str | None:
+        refused = self.store.multi(session, operations)
+        if refused is None:
+            for operation in operations:
+                if isinstance(operation, Set) and operation.path.endswith("/state"):
+                    self._on_state_written(operation)
+        return refused
+
+    def _on_state_written(self, operation: Set) -> None:
+        number = int(operation.path.split("/")[-2])
+        partition = self.partitions[number]
+        old = self.laws.truths[partition].state
+        node = self.store.nodes[operation.path]
+        new = read_state(operation.path, node.data, node.version)
+        self.note("state", number, _short(new))
+        self.laws.on_state(partition, new, int(self.store.nodes[paths.CONTROLLER_EPOCH].data))
+        if new.leader != old.leader and new.leader != NO_LEADER:
+            self.count("election")
+            if new.leader in old.elr:
+                self.count("election from the ELR")
+        if new.unclean_epoch != old.unclean_epoch:
+            self.count("unclean election")
+        if len(new.isr) > len(old.isr):
+            self.count("ISR grows")
+        if len(new.isr) < len(old.isr):
+            self.count("ISR shrinks")
+
+    def _reconnected(self, broker: Broker, session: Session, done: Callable[[Outcome, str, int], None]) -> None:
+        """The connection was lost and is there again: watches are gone, so everything is looked at again."""
+        if broker.session is not session:
+            return
+        if broker.store_is_cut:
+            self.post("store", broker.id, lambda: self._reconnected(broker, session, done), 300)
+            return
+        if not session.alive:
+            self._session_lost(broker, session)
+            return
+        session.watches.clear()
+        self.store.catch_up(session)  # sync
+        done(Outcome.UNKNOWN, "", 0)
+        self._look_again(broker)
+
+    def read(self, broker: Broker, look: Callable[[Session], Any], done: Callable[[Any], None]) -> None:
+        """Read something, in the broker's present session."""
+        session = broker.session
+        if session is None:
+            return
+
+        def at_store() -> None:
+            if broker.session is not session:
+                return
+            if broker.store_is_cut:
+                self.post("store", broker.id, at_store, 300)
+                return
+            if not session.alive:
+                self.post("store", broker.id, lambda: self._session_lost(broker, session), None, -2)
+                return
+            found = look(session)
+            self.post("store", broker.id, lambda: done(found) if broker.session is session else None, None, -2)
+
+        self.later(0 if self.calm else self.random.randint(0, 3), at_store)
+
+    def _look_again(self, broker: Broker) -> None:
+        self._look_at_registration(broker)
+        self._look_at_controller(broker)
+        if broker.controller is not None:
+            self._read_brokers(broker)
+
+    def _on_watch(self, broker: Broker, session: Session, path: str) -> None:
+        if broker.session is not session:
+            return
+        if path == paths.CONTROLLER:
+            self._look_at_controller(broker)
+        elif path == paths.broker(broker.id):
+            self._look_at_registration(broker)
+        elif broker.controller is not None:
+            self._read_brokers(broker)
+
+    # Registration and lease
+
+    def _register(self, broker: Broker) -> None:
+        """Register. A registration of this broker's own former session is replaced: its folders' locks are ours."""
+        member, path = broker.member, registration.incarnation_path(broker.id)
+
+        def known(found: tuple[Node | None, Node | None]) -> None:
+            there, stays = found
+            session = broker.session
+            assert session is not None
+            if there is not None and there.owner == session.id:
+                self._registered(broker, there.czxid)
+                return
+            operations = registration.register(
+                broker.id, member.incarnation, member.clean, is_first=stays is None, replaces=there is not None
+            )
+
+            def done(outcome: Outcome, refused: str, zxid: int) -> None:
+                if outcome is Outcome.DONE:
+                    self._registered(broker, zxid)
+                else:
+                    self.post("store", broker.id, lambda: self._register(broker), 0 if self.calm else 50)
+
+            self.write(broker, operations, done)
+
+        def look(session: Session) -> tuple[Node | None, Node | None]:
+            self.store.catch_up(session)
+            return self.store.get(session, paths.broker(broker.id)), self.store.get(session, path)
+
+        if member.epoch == NO_EPOCH:
+            self.read(broker, look, known)
+
+    def _registered(self, broker: Broker, zxid: int) -> None:
+        if broker.member.epoch != NO_EPOCH:
+            return
+        registration.on_registered(broker.member, zxid)
+        self.note("registered", broker.id, zxid)
+        self.count("registered")
+        self._look_at_registration(broker)
+        for partition in broker.logs:
+            self._after(broker, partition)
+
+    def _look_at_registration(self, broker: Broker) -> None:
+        def seen(node: Node | None) -> None:
+            epoch = broker.member.epoch
+            if epoch != NO_EPOCH and (node is None or node.czxid > epoch):
+                self.count("found itself expelled")
+                self._close(broker)
+
+        self.read(broker, lambda session: self.store.get(session, paths.broker(broker.id), watch=True), seen)
+
+    def _renew(self, broker: Broker) -> None:
+        """The lease's write: it proves the session when it is answered. It never outlives a cut connection here."""
+        session, sent_ms = broker.session, self._clock(broker)
+        if session is None or broker.store_is_cut or self.fault(0.05):
+            return
+
+        def at_store() -> None:
+            if not session.alive:
+                self.post("store", broker.id, lambda: self._session_lost(broker, session), None, -2)
+                return
+            session.expires_ms = self.now_ms + SESSION_MS
+            self.post("store", broker.id, answered, None, -2)
+
+        def answered() -> None:
+            if broker.session is session and session.alive:
+                lease.renew(broker.lease, sent_ms, self._clock(broker))
+
+        self.later(self.random.randint(0, 3), at_store)
+
+    # The controller
+
+    def _look_at_controller(self, broker: Broker) -> None:
+        """Who is the controller? If nobody is, stand. The epoch is read first: if the node is ours, that epoch is ours, too."""
+
+        def look(session: Session) -> tuple[Node | None, Node | None]:
+            self.store.catch_up(session)
+            epoch = self.store.get(session, paths.CONTROLLER_EPOCH)
+            return epoch, self.store.get(session, paths.CONTROLLER, watch=True)
+
+        def seen(found: tuple[Node | None, Node | None]) -> None:
+            epoch, node = found
+            session = broker.session
+            assert epoch is not None and session is not None
+            if node is None:
+                if broker.member.epoch == NO_EPOCH:
+                    self.post("store", broker.id, lambda: self._look_at_controller(broker), 0 if self.calm else 100)
+                else:
+                    self._stand(broker, epoch)
+                return
+            broker.controller_id = int(node.data.split(b'"brokerid":')[1].split(b",")[0])
+            if node.owner != session.id:
+                broker.controller = None
+            elif broker.controller is None or broker.controller.epoch != int(epoch.data):
+                self._take_over(broker, int(epoch.data), epoch.version)
+
+        self.read(broker, look, seen)
+
+    def _stand(self, broker: Broker, epoch: Node) -> None:
+        known = max(int(epoch.data), broker.newer_epoch)
+        operations = controller.stand(broker.id, known, epoch.version, self.now_ms)
+        self.write(broker, operations, lambda outcome, refused, zxid: self._look_at_controller(broker))
+
+    def _take_over(self, broker: Broker, epoch: int, version: int) -> None:
+        new = Controller(broker.id, epoch, version)
+        broker.controller = new
+        self.note("controller", broker.id, epoch)
+        self.count("controller elected")
+
+        def look(session: Session) -> Any:
+            self.store.catch_up(session)
+            brokers = self._brokers_of(session)
+            nodes = {one: self.store.get(session, controller.state_path(one)) for one in self.partitions}
+            return brokers, nodes
+
+        def read(found: Any) -> None:
+            if broker.controller is not new:
+                return
+            (registrations, incarnations), nodes = found
+            replicas = tuple(one.id for one in self.brokers)
+            images = {}
+            for one, node in nodes.items():
+                images[one] = planning.Image(b"id", replicas, read_state(controller.state_path(one), node.data, node.version))
+            self._act(broker, controller.on_image(new, images, registrations, incarnations, self.now_ms))
+
+        self.read(broker, look, read)
+
+    def _brokers_of(self, session: Session) -> Any:
+        registrations, incarnations = {}, {}
+        for name in self.store.children(session, paths.BROKER_IDS):
+            node = self.store.get(session, paths.broker(int(name)))
+            if node is not None:
+                registrations[int(name)] = registration.read_registration(int(name), node.data, node.czxid)
+        for number in registrations:
+            node = self.store.get(session, registration.incarnation_path(number))
+            if node is not None:
+                incarnations[number] = registration.read_incarnation(number, node.data, node.version)
+        return registrations, incarnations
+
+    def _read_brokers(self, broker: Broker) -> None:
+        machine = broker.controller
+
+        def read(found: Any) -> None:
+            if machine is not None and broker.controller is machine and machine.partitions:
+                registrations, incarnations = found
+                self._act(broker, controller.on_brokers(machine, registrations, incarnations, self.now_ms))
+
+        self.read(broker, self._brokers_of, read)
+
+    def _act(self, broker: Broker, actions: controller.Out) -> None:
+        """Carry out what the controller decided."""
+        machine = broker.controller
+        if machine is None:
+            return
+        for action in actions:
+            if isinstance(action, controller.WriteStates):
+                self._write_states(broker, machine, action)
+            elif isinstance(action, controller.ReadState):
+                self._read_state(broker, machine, action.partition)
+            elif isinstance(action, controller.ReadBrokers):
+                self._read_brokers(broker)
+            elif isinstance(action, controller.SendRoles):
+                self._send_roles(broker, machine, action.request)
+            elif isinstance(action, controller.AnswerAlter):
+                self._answer_alter(broker, action)
+            else:
+                broker.newer_epoch = max(broker.newer_epoch, action.newer_epoch)
+                self.count("controller resigned")
+                self._close(broker)
+                return
+
+    def _write_states(self, broker: Broker, machine: Controller, action: controller.WriteStates) -> None:
+        def done(outcome: Outcome, refused: str, zxid: int) -> None:
+            if broker.controller is machine:
+                self._act(broker, controller.on_written(machine, action.id, outcome, self.now_ms, refused))
+
+        self.write(broker, list(action.operations), done)
+
+    def _read_state(self, broker: Broker, machine: Controller, partition: Partition) -> None:
+        path = controller.state_path(partition)
+
+        def look(session: Session) -> Node:
+            self.store.catch_up(session)
+            node = self.store.get(session, path)
+            assert node is not None
+            return node
+
+        def read(node: Node) -> None:
+            if broker.controller is machine:
+                state = read_state(path, node.data, node.version)
+                self._act(broker, controller.on_state_read(machine, partition, state, self.now_ms))
+
+        self.read(broker, look, read)
+
+    def _send_roles(self, broker: Broker, machine: Controller, request: LeaderAndIsrRequest) -> None:
+        to = self.brokers[request.broker]
+
+        def answered(answer: LeaderAndIsrAnswer) -> None:
+            if broker.controller is machine:
+                self._act(broker, controller.on_answer(machine, request, answer, self.now_ms))
+
+        def arrive() -> None:
+            answer = self._take_roles(to, request)
+            self.send("answer", to.id, broker.id, lambda: answered(answer))
+
+        self.send("roles", broker.id, to.id, arrive)
+
+    def _answer_alter(self, broker: Broker, action: controller.AnswerAlter) -> None:
+        to = self.brokers[action.answer.ask.broker]
+        self.send("altered", broker.id, to.id, lambda: self._altered(to, action.answer))
+
+    def wish(self, *, leader: int | None = None, min_isr: int | None = None, partition: Partition = ("topic", 0)) -> None:
+        """Ask the controller that acts for another leader or another min.insync.replicas."""
+        for broker in self.brokers:
+            machine = broker.controller
+            if broker.is_up and machine is not None and partition in machine.partitions:
+                self._act(broker, controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr))
+        if self.calm:
+            self.settle()
+
+    # Replicas
+
+    def _take_roles(self, broker: Broker, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        refused = roles.refuse(broker.roles, request, broker.member.epoch)
+        if refused is not None:
+            self.count(f"roles refused {refused.error}")
+            return refused
+        if registration.on_roles(broker.member, request):
+            broker.is_clean = True
+        answers: dict[Partition, RoleAnswer] = {}
+        for role in request.roles:
+            one, log = broker.roles.replicas[role.partition], broker.logs[role.partition]
+            led = one.leader
+            answer = replica.on_role(one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole)
+            answers[role.partition] = answer
+            self.note("role", broker.id, role.partition[1], _short(role.state), answer, one.role.name, one.high_watermark)
+            if answer.error == ErrorCode.NONE:
+                log.is_whole = True
+                self.laws.truths[role.partition].dirty.discard(broker.id)
+            if one.leader is not None and one.leader is not led:
+                self.laws.on_lead(role.partition, role.state.leader_epoch, broker.id, request.broker_epoch)
+                self.note("leads", broker.id, role.partition[1], role.state.leader_epoch)
+                self.count("lead")
+            if one.role is Role.FOLLOWER:
+                self._fetch_again(broker, role.partition)
+            self._after(broker, role.partition)
+        return LeaderAndIsrAnswer(broker.id, request.broker_epoch, ErrorCode.NONE, broker.roles.controller_epoch, answers)
+
+    def _fetch_again(self, broker: Broker, partition: Partition) -> None:
+        broker.fetching[partition] = broker.fetching.get(partition, 0) + 1
+        self._fetch(broker, partition, broker.fetching[partition])
+
+    def _fetch(self, broker: Broker, partition: Partition, turn: int) -> None:
+        """Ask the leader for what follows; only one question is out."""
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        if broker.fetching.get(partition) != turn:
+            return
+        fetch = replica.next_fetch(one, broker.member.epoch, log)
+        if fetch is None or one.state is None:
+            return
+        broker.fetching[partition] = turn = turn + 1
+        to = self.brokers[one.state.leader]
+
+        def answer(fetched: Fetched, taken: Range) -> None:
+            life = to.life
+
+            def read_bytes() -> None:  # by the leader's sendfile: its log may have been cut in the meantime
+                batches = taken.read()
+                self.send("fetched", to.id, broker.id, lambda: self._fetched(broker, partition, turn, fetch, fetched, batches))
+
+            def in_life() -> None:
+                if to.life == life:
+                    read_bytes()
+
+            self.post("bytes", to.id, in_life, None, broker.id)
+
+        self.send("fetch", broker.id, to.id, lambda: self._on_fetch(to, partition, fetch, answer))
+        if not self.calm:
+            self.post("timer", broker.id, lambda: self._fetch(broker, partition, turn), FETCH_LOST_MS)
+
+    def _on_fetch(self, broker: Broker, partition: Partition, fetch: Fetch, answer: Callable[[Fetched, Range], None]) -> None:
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        state = one.state
+        fetched = replica.on_fetch(one, fetch, log, self._clock(broker))
+        start = end = fetch.offset
+        if fetched.error == ErrorCode.NONE and fetched.diverging is None:
+            end = fetched.end
+        nothing_new = start == end and broker.told.get((partition, fetch.replica)) == fetched.high_watermark
+        if fetched.error == ErrorCode.NONE and fetched.diverging is None and nothing_new:
+            parked = Parked(fetch, answer, one.leader, self.now_ms + FETCH_WAIT_MS)
+            broker.parked[partition][fetch.replica] = parked
+        else:
+            broker.told[partition, fetch.replica] = fetched.high_watermark
+            answer(fetched, log.take(start, max(start, end)))
+        if fetched.error == ErrorCode.NONE and state is not None and fetch.leader_epoch != state.leader_epoch:
+            raise Violation("a fetch of another epoch was answered")
+        self._after(broker, partition)
+
+    def _wake(self, broker: Broker, partition: Partition) -> None:
+        """Answer fetches that wait: there are records, the high watermark has moved, the lead is over, or the time is."""
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        for follower_id, parked in list(broker.parked[partition].items()):
+            if parked.lead is not one.leader:
+                fetched = Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif (
+                log.end > parked.fetch.offset
+                or self.now_ms >= parked.until_ms
+                or broker.told.get((partition, follower_id)) != one.high_watermark
+            ):
+                fetched = Fetched(ErrorCode.NONE, one.high_watermark, log.end)
+            else:
+                continue
+            del broker.parked[partition][follower_id]
+            broker.told[partition, follower_id] = fetched.high_watermark
+            parked.answer(fetched, log.take(parked.fetch.offset, max(parked.fetch.offset, fetched.end)))
+
+    def _fetched(
+        self, broker: Broker, partition: Partition, turn: int, fetch: Fetch, fetched: Fetched, batches: list[Batch]
+    ) -> None:
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        for decision in replica.on_fetched(one, fetch, fetched, [epoch for epoch, _ in batches], log):
+            if isinstance(decision, follower.Append):
+                log.append(batches[: decision.count])
+            elif isinstance(decision, follower.Truncate):
+                if decision.offset < log.end:
+                    self.note("cut", broker.id, partition[1], decision.offset, log.batches[decision.offset :])
+                    self.count("truncation")
+                log.cut(decision.offset)
+            elif isinstance(decision, follower.Stop):
+                self.laws.on_refused_cut(partition, broker.id, decision.offset)
+            replica.decided(one, decision)
+        self._after(broker, partition)
+        wait = 0 if fetched.error == ErrorCode.NONE else 100
+        if not self.calm or fetched.error == ErrorCode.NONE:
+            self.post("timer", broker.id, lambda: self._fetch(broker, partition, turn), wait)
+
+    def _after(self, broker: Broker, partition: Partition) -> None:
+        """What follows from any change of a replica."""
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        replica.move_high_watermark(one, log)
+        self.laws.on_high_watermark(partition, broker.id, one.high_watermark, leads=one.leader is not None)
+        now_ms = self._clock(broker)
+        for token, error in acks.answer(broker.waits[partition], one.high_watermark, one.leads_since, one.is_enough, now_ms):
+            self._answer_produce(broker, token, error)
+        if one.leader is not None:
+            ask = leader.propose(one.leader, log.end, one.high_watermark, LAG_MS, now_ms)
+            if ask is not None:
+                replica.move_high_watermark(one, log)
+                self._alter(broker, ask)
+        self._wake(broker, partition)
+        self.laws.on_change(partition)
+
+    def _alter(self, broker: Broker, ask: AlterPartition) -> None:
+        if broker.controller_id is None:
+            return
+        to = self.brokers[broker.controller_id]
+
+        def arrive() -> None:
+            if to.controller is None or not to.controller.partitions:
+                answer = AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
+                self.send("altered", to.id, broker.id, lambda: self._altered(broker, answer))
+            else:
+                self._act(to, controller.on_alter(to.controller, None, ask, self.now_ms))
+
+        self.send("alter", broker.id, to.id, arrive)
+
+    def _altered(self, broker: Broker, answer: AlterPartitionAnswer) -> None:
+        partition = answer.ask.partition
+        one = broker.roles.replicas[partition]
+        self.note("altered", broker.id, partition[1], answer.error, answer.ask.isr, answer.ask.partition_epoch)
+        self.count(f"altered {answer.error}")
+        ask = replica.on_altered(one, answer, self._clock(broker))
+        if ask is not None:
+            self._alter(broker, ask)
+        self._after(broker, partition)
+
+    def _tick(self, broker: Broker, life: int) -> None:
+        """A broker's timers."""
+        if broker.life != life:
+            return
+        self._renew(broker)
+        for partition, one in broker.roles.replicas.items():
+            if one.leader is not None:
+                log = broker.logs[partition]
+                ask = leader.on_time(one.leader, log.end, one.high_watermark, LAG_MS, self._clock(broker))
+                if ask is not None:
+                    self._alter(broker, ask)
+            self._after(broker, partition)
+        if broker.controller is not None:
+            self._act(broker, controller.on_time(broker.controller, self.now_ms))
+        self.post("timer", broker.id, lambda: self._tick(broker, life), broker.lease.renew_ms)
+
+    # Clients
+
+    def produce(self, to: int, partition: Partition = ("topic", 0), acks_wanted: int = -1) -> int:
+        """Append one record on a broker that leads; its number is the token of its answer. 0: refused."""
+        broker = self.brokers[to]
+        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        state = one.state
+        if not broker.is_up or one.leader is None or state is None or (acks_wanted == -1 and not one.is_enough):
+            return 0
+        self.last_record += 1
+        batch = (state.leader_epoch, self.last_record)
+        log.append([batch])
+        self.note("append", to, partition[1], log.end - 1, batch, acks_wanted, "hw", one.high_watermark)
+        newest = self.laws.truths[partition].state.leader_epoch
+        if newest > state.leader_epoch:
+            self.count("append of a zombie")
+        if acks_wanted == -1:
+            self.produces[self.last_record] = (partition, log.end - 1, batch, state.needed(one.leader.role.replicas))
+            deadline_ms = self._clock(broker) + PRODUCE_MS
+            assert one.leads_since is not None
+            acks.add(broker.waits[partition], acks.Wait(log.end, self.last_record, one.leads_since, deadline_ms))
+        self._after(broker, partition)
+        if self.calm:
+            self.settle()
+        return self.last_record
+
+    def _answer_produce(self, broker: Broker, token: int, error: int) -> None:
+        partition, offset, batch, _ = self.produces[token]
+        if token in self.answered:
+            raise Violation(f"{batch} was answered twice")
+        self.answered[token] = error
+        self.count(f"answered {error}")
+        if error == ErrorCode.NONE:
+            one = broker.roles.replicas[partition]
+            assert one.leader is not None
+            needed = one.leader.state.needed(one.leader.role.replicas)
+            self.laws.on_answer(partition, offset, batch, needed)
+            if self.laws.truths[partition].state.leader_epoch > one.leader.state.leader_epoch:
+                self.count("answer of a zombie")
+
+    def _begin_clients(self) -> None:
+        for partition in self.partitions:
+            self.later(self.random.randint(50, 400), partial(self._produce_now, partition))
+            for reader in range(2):
+                self.positions[partition, reader] = 0
+                self.later(self.random.randint(50, 900), partial(self._read_now, partition, reader))
+
+    def _produce_now(self, partition: Partition) -> None:
+        """A producer believes of one or two brokers that they lead."""
+        for broker in self.brokers:
+            one = broker.roles.replicas.get(partition)
+            if broker.is_up and one is not None and one.leader is not None and self.random.random() < 0.9:
+                acks_wanted = -1 if self.random.random() < 0.7 else 1
+                self.post("produce", broker.id, partial(self._produce_to, broker.id, partition, acks_wanted))
+        if self.now_ms < self.duration_ms + QUIET_MS // 2:
+            burst = self.random.random() < 0.3
+            self.later(
+                self.random.randint(1, 10) if burst else self.random.randint(60, 900), lambda: self._produce_now(partition)
+            )
+
+    def _produce_to(self, to: int, partition: Partition, acks_wanted: int) -> None:
+        self.produce(to, partition, acks_wanted)
+
+    def _read_now(self, partition: Partition, reader: int) -> None:
+        """A consumer polls any replica up to its high watermark."""
+        broker = self.random.choice(self.brokers)
+        one = broker.roles.replicas.get(partition)
+        position = self.positions[partition, reader]
+        if broker.is_up and one is not None and one.role in (Role.LEADER, Role.FOLLOWER):
+            batches = broker.logs[partition].batches[position : one.high_watermark]
+            if self.random.random() < 0.5:
+                batches = batches[:1]
+            self.laws.on_read(partition, position, batches)
+            self.positions[partition, reader] = position + len(batches)
+        if self.now_ms < self.duration_ms + QUIET_MS:
+            self.later(self.random.randint(100, 900), lambda: self._read_now(partition, reader))
+
+    # Faults
+
+    def _disturb(self) -> None:
+        """One fault of many, then the next one after a while."""
+        if self.now_ms >= self.duration_ms:
+            return
+        broker = self.random.choice(self.brokers)
+        partition = self.random.choice(self.partitions)
+        leader_id = self.laws.truths[partition].state.leader
+        if self.random.random() < 0.4 and leader_id != NO_LEADER:
+            broker = self.brokers[leader_id]
+        self.random.choice(self._faults)(self, broker, partition)
+        for one in self.brokers:
+            for log in one.logs.values():
+                if self.random.random() < 0.1:
+                    log.flushed = log.end
+                if self.random.random() < 0.05:
+                    log.copy = list(log.batches)
+        self.later(self.random.choice((1, 30, 200, 500, 900, 2_000)), self._disturb)
+
+    def _back(self, broker: Broker, most_ms: int = 5_000) -> None:
+        life = broker.life
+
+        def start() -> None:
+            if broker.life == life and not broker.is_up:
+                self.start(broker.id)
+
+        self.later(self.random.choice((5, 100, 700, self.random.randint(0, most_ms))), start)
+
+    def _fault_kill(self, broker: Broker, partition: Partition) -> None:
+        if broker.is_up:
+            self.kill(broker.id)
+            self._back(broker)
+
+    def _may_lose(self) -> bool:
+        self.losses_left -= 1
+        return self.losses_left >= 0
+
+    def _fault_power(self, broker: Broker, partition: Partition) -> None:
+        if self._may_lose():
+            self.power_cut(broker.id)
+            self._back(broker)
+
+    def _fault_all_power(self, broker: Broker, partition: Partition) -> None:
+        if self.random.random() < 0.15 and self.losses_left > 3:
+            for one in self.brokers:
+                self.power_cut(one.id)
+                self._back(one)
+
+    def _fault_log(self, broker: Broker, partition: Partition) -> None:
+        if not self._may_lose():
+            return
+        if broker.is_up:
+            self.kill(broker.id)
+        log = broker.logs[partition]
+        self.lose_log(broker.id, partition, self.random.choice((0, self.random.randint(0, log.end))))
+        self._back(broker)
+
+    def _fault_put_back(self, broker: Broker, partition: Partition) -> None:
+        if self.random.random() < 0.5 and self._may_lose():
+            if broker.is_up:
+                self.kill(broker.id)
+            self.put_back(broker.id)
+            self._back(broker)
+
+    def _fault_pause(self, broker: Broker, partition: Partition) -> None:
+        if broker.is_up:
+            self.pause(broker.id, self.random.choice((50, 600, 2_000, 5_000)))
+
+    def _fault_expire(self, broker: Broker, partition: Partition) -> None:
+        self.expire(broker.id)
+
+    def _fault_expel(self, broker: Broker, partition: Partition) -> None:
+        self.expel(broker.id)
+
+    def _fault_cut(self, broker: Broker, partition: Partition) -> None:
+        other = self.random.choice(self.brokers)
+        cut = {(broker.id, other.id)} if self.random.random() < 0.4 else {(broker.id, other.id), (other.id, broker.id)}
+        self.cuts |= cut
+        self.count("link cut")
+        self.later(self.random.randint(100, 5_000), lambda: self.cuts.difference_update(cut))
+
+    def _fault_store_cut(self, broker: Broker, partition: Partition) -> None:
+        broker.store_is_cut = True
+        self.count("store cut")
+
+        def heal() -> None:
+            broker.store_is_cut = False
+
+        self.later(self.random.randint(100, 6_000), heal)
+
+    def _fault_alone(self, broker: Broker, partition: Partition) -> None:
+        """A broker is cut off from all others, but not from ZooKeeper."""
+        cut = {(broker.id, other.id) for other in self.brokers} | {(other.id, broker.id) for other in self.brokers}
+        self.cuts |= cut
+        self.later(self.random.randint(100, 5_000), lambda: self.cuts.difference_update(cut))
+
+    def _fault_move(self, broker: Broker, partition: Partition) -> None:
+        self.wish(leader=broker.id, partition=partition)
+
+    def _fault_min_isr(self, broker: Broker, partition: Partition) -> None:
+        self.wish(min_isr=self.random.choice((1, 2, 2, 2)), partition=partition)
+
+    def _fault_no_controller(self, broker: Broker, partition: Partition) -> None:
+        node = self.store.nodes.get(paths.CONTROLLER)
+        if node is not None and node.owner in self.store.sessions:
+            self.store.expire(self.store.sessions[node.owner])
+
+    _faults: tuple[Callable[[ClusterWorld, Broker, Partition], None], ...] = (
+        _fault_kill,
+        _fault_kill,
+        _fault_kill,
+        _fault_power,
+        _fault_all_power,
+        _fault_log,
+        _fault_put_back,
+        _fault_pause,
+        _fault_pause,
+        _fault_expire,
+        _fault_expel,
+        _fault_cut,
+        _fault_cut,
+        _fault_store_cut,
+        _fault_alone,
+        _fault_move,
+        _fault_move,
+        _fault_min_isr,
+        _fault_no_controller,
+    )
+
+    def run(self) -> ClusterWorld:
+        """Play the whole run: faults, then quiet, then the cluster has to be whole."""
+        self.play(self.duration_ms)
+        self.faults = False
+        self.cuts.clear()
+        self.held.clear()
+        for broker in self.brokers:
+            broker.store_is_cut = False
+            if not broker.is_up:
+                self.start(broker.id)
+        self.play(self.duration_ms + QUIET_MS)
+        self.check_whole()
+        return self
+
+    def check_whole(self) -> None:
+        """I12."""
+        for partition in self.partitions:
+            state = self.laws.truths[partition].state
+            if state.leader == NO_LEADER or set(state.isr) != {broker.id for broker in self.brokers}:
+                raise Violation(f"I12: {partition} isn't whole at the end: {state}")
+            leads = [one.id for one in self.brokers if one.roles.replicas[partition].leader is not None]
+            if leads != [state.leader]:
+                raise Violation(f"I12: {leads} lead {partition}, the state says {state}")
+            for broker in self.brokers:
+                if broker.waits[partition].heap:
+                    raise Violation(f"I12: somebody still waits on {broker.id}: {broker.waits[partition]}")
+            logs = [broker.logs[partition].batches for broker in self.brokers]
+            if any(log != logs[0] for log in logs):
+                raise Violation(f"I2: the logs differ at the end: {logs}")
+
+
+def _short(state: LeaderAndIsr) -> str:
+    seats = f"isr{state.isr} elr{state.elr} unclean{state.unclean} min{state.min_isr}"
+    return f"v{state.partition_epoch} {state.leader}@{state.leader_epoch} {seats}"

@@ -1,0 +1,64 @@
+"""Seeded runs of a simulated cluster through kills, power cuts, lost disks, pauses, cut links, lost sessions and expulsions.
+
+A failure names its seed and prints the last 400 things that happened. `PENSTOCK_SIM_SEED=<seed>` plays that one alone,
+`PENSTOCK_SIM_RUNS=<n>` plays more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from sim.cluster_laws import Violation
+from sim.cluster_world import ClusterWorld
+
+RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "60"))
+LOTS = 4  # parts that can run side by side
+
+
+def _world(seed: int) -> ClusterWorld:
+    return ClusterWorld(seed, partitions=1 + seed % 2, min_isr=1 if seed % 5 == 0 else 2)
+
+
+def _seeds(lot: int) -> range:
+    one = os.environ.get("PENSTOCK_SIM_SEED")
+    return range(int(one), int(one) + 1) if one else range(1 + lot, RUNS + 1, LOTS)
+
+
+@pytest.mark.parametrize("lot", range(1 if "PENSTOCK_SIM_SEED" in os.environ else LOTS))
+def test_nothing_committed_is_lost(lot: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in _seeds(lot):
+        world = _world(seed)
+        try:
+            seen.update(world.run().counts)
+        except Violation as violation:
+            pytest.fail("\n".join([*world.story, f"seed {seed}: {violation}"]))
+    print(dict(seen))
+    if len(_seeds(lot)) > 1:
+        must_happen = {
+            "election": 60,
+            "truncation": 10,
+            "ISR grows": 40,
+            "ISR shrinks": 60,
+            "append of a zombie": 5,
+            "election from the ELR": 3,
+            "unclean election": 1,
+            "controller elected": 20,
+            "unknown outcome": 5,
+            "power cut": 5,
+            "log lost": 3,
+            "put back": 1,
+            "expired": 10,
+            "found itself expelled": 3,
+            "answered 0": 200,
+        }
+        assert not {what: seen[what] for what, least in must_happen.items() if seen[what] < least}, "the runs saw too little"
+
+
+def test_a_seed_plays_the_same_run_again() -> None:
+    first, second = _world(7), _world(7)
+    first.run(), second.run()
+    assert first.story == second.story
+    assert first.counts == second.counts
