@@ -12,6 +12,8 @@ worker      one input partition, deduplicated exactly once
 settings    what all workers of a stage share
 inputs      what a worker reads: its partition, and that of moved records
 seenids     the ids that a worker has seen, in memory and in its folder
+counts      what a worker counts for whoever scrapes the process
+figures     the figures of a stage beside those of its lanes
 progress    what a worker says of its work
 topics      the topics of a worker: which there are, and whether they are the same as before
 opening     batches opened a few at a time; those that can't be opened are set aside

@@ -33,6 +33,11 @@ class IdSource:
         self._text = f"json:{paths_text(self._paths)}" if self._paths else text
 
     @property
+    def text(self) -> str:
+        """Where the id is, as the pipeline's file says it."""
+        return self._text
+
+    @property
     def is_key(self) -> bool:
         """Whether the id is the record's key, by which producers choose the partition."""
         return self._kind == "key"

@@ -14,6 +14,7 @@ from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.position import StagePosition, fields_of, untold_decisions
 from penstock.pipeline.stages.ranges import RangesText
 from penstock.pipeline.stages.recordcount import records_of, records_within
+from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import RawBatch
 
 RECENT_MAX = 10_000  # records by which a position tells whether most lack an id
@@ -32,6 +33,7 @@ class DedupePosition(StagePosition):
     """
 
     writer = "dedupe worker"
+    stage = "dedupe stage"
     order = (
         *("topic_id", "output_id", "read", "written", "dropped", "quarantined", "without_id", "partitions", "output_end"),
         *("unknown", "accepted", "misplaced", "decisions", "leader_epoch", "stopped", "stalled", "moved", "moved_id", "again"),
@@ -129,6 +131,13 @@ class DedupePosition(StagePosition):
         """Whether most of the records that were read last have no id, so that `penstock.dedupe.id` may be wrong."""
         recent = (self.recent_read, self.recent_without_id) if self.recent_read else (self.read, self.without_id)
         return 2 * recent[1] > recent[0]
+
+    def going(self, id_source: str) -> State:
+        """The state of a partition with it that nothing holds; `id_source` is `penstock.dedupe.id`."""
+        if not self.lacks_ids:
+            return {"state": "reading", "why": ""}
+        why = f"most records have no id by `penstock.dedupe.id={id_source}`, so that their repeats aren't seen: is it right?"
+        return {"state": "no ids", "why": why}
 
     def with_recent(self, read: int, without_id: int) -> DedupePosition:
         """The position after so many more records, of which so many lack an id."""

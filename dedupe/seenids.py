@@ -61,6 +61,8 @@ class SeenIds:
         self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._file_failed = False  # no file could be made of the ids in memory since
+        self.known_stats: Mapping[str, int] | None = None
+        """The store's figures as they were last taken, for whoever must not wait for a thread that works on it."""
 
     async def make_complete(self, admin: Admin, committed: DedupePosition, show_life: Callable[[], Awaitable[None]]) -> None:
         """Open the store, and read what it lacks from the output; `show_life` is called now and then.
@@ -86,6 +88,7 @@ class SeenIds:
             # What was accepted once is not asked for again; and a disk that took no file is tried before any input is read.
             if self._file_failed or (committed.accepted and store.complete_to > begins_at):
                 await self._spill()
+            self.stats()
 
     def _open(self, output_id: str) -> IdStore:
         settings = self._settings
@@ -162,6 +165,7 @@ class SeenIds:
         await self._in_thread(store.ingest_file)
         failpoint(FILE_INGESTED)
         self._file_failed = False
+        self.stats()
 
     async def _note_output(self, complete_to: int) -> None:
         """Note the output's batch right below an offset, by which a later start knows the log again. Where the cluster doesn't
@@ -175,9 +179,10 @@ class SeenIds:
             await self._in_thread(self.folder.note_output, mark)
 
     def stats(self) -> Mapping[str, int] | None:
-        """The store's figures; None where it isn't open."""
+        """The store's figures; None where it isn't open. No thread may be at work on it."""
         with self._failures():
-            return None if self._store is None else self._store.stats()
+            self.known_stats = None if self._store is None else self._store.stats()
+        return self.known_stats
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work on the store in a thread. A cancelled worker leaves it running: `close` waits for it."""

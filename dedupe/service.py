@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock import log
 from penstock.config import Config, ConfigError
+from penstock.dedupe.figures import DedupeFigures
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.settings import Settings
 from penstock.dedupe.topics import missing_topic
 from penstock.dedupe.worker import DedupeWorker
 from penstock.errors import KafkaError
 from penstock.hints import quoted
+from penstock.metrics import Source
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE
 from penstock.pipeline.etl.idcolumns import id_fields_missing
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
+from penstock.pipeline.stages.figures import Key, Placed
 from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.quarantine import Quarantine
 from penstock.pipeline.stages.stage import FETCH_BYTES, Stage
@@ -171,6 +175,20 @@ class Dedupe(Stage):
     async def _close_own(self) -> None:
         for worker in self.workers.values():
             await worker.close()
+
+    def placed(self) -> Iterator[Placed]:
+        """All lanes."""
+        return (Placed("", self.lanes, lane) for lane in list(self.lanes.lanes.values()))
+
+    def waiting_topics(self) -> dict[Key, str]:
+        """The states of topics that have no lane."""
+        have = {topic for topic, _ in self.lanes.lanes}
+        return {("", topic, ""): "not begun" for topic in self.topics if topic not in have}
+
+    def figures(self) -> list[Source]:
+        """What has figures of the stage."""
+        stage, choice = (self.kind, self.name), self.config["penstock.metrics.partitions"]
+        return [*super().figures(), DedupeFigures(stage, choice, self.config["penstock.dedupe.size.max.bytes"], self.workers)]
 
     def stopped(self) -> dict[str, str]:
         """The topics and partitions that stopped, each with its reason."""

@@ -20,7 +20,8 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.stagetopics import find_moved_topic
-from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, show, silent_after_ms, state_of
+from penstock.pipeline.stages.state import Ahead, Sight, silent_after_ms, state_of
+from penstock.pipeline.stages.status import Reading, Row, look_ahead, look_at, look_twice, show
 from penstock.pyx.ids.store import RocksError
 
 SHOWN = (
@@ -153,16 +154,16 @@ async def _row(
     }
     position = DedupePosition(0, "", "")
     row |= _noted(position)
-    if tp not in ahead:
-        return {**row, "state": "unreachable", "why": f"`{tp[0]}` partition {tp[1]} has no leader"}
-    row |= {"end": ahead[tp].end, "lag": max(0, ahead[tp].end - (offset or 0))}
+    if tp in ahead:
+        row |= {"end": ahead[tp].end, "lag": max(0, ahead[tp].end - (offset or 0))}
     inputs = []
     try:
         if found is not None:
             row |= dict.fromkeys(_noted(position))  # nothing is known of what can't be read
             position = DedupePosition.parse(stage.group, tp, *found)
             row |= _noted(position) | {"written_to": position.output_end}
-            inputs.append(Reading(tp, input_log(admin, tp, tp), position, ahead[tp]))
+            if tp in ahead:
+                inputs.append(Reading(tp, input_log(admin, tp, tp), position, ahead[tp]))
         if position.moved_id and moved in committed:
             read_there = DedupePosition.parse(stage.group, moved, *committed[moved], tp)
             row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
@@ -170,6 +171,9 @@ async def _row(
                 inputs.append(Reading(moved, input_log(admin, tp, moved), read_there, ahead[moved]))
     except OperatorNeeded as error:
         return {**row, "state": "stopped", "why": str(error)}
+    unreachable = "" if tp in ahead else f"`{tp[0]}` partition {tp[1]} has no leader"
+    if found is None and unreachable:
+        return {**row, "state": "unreachable", "why": unreachable}
     if found is None and output_end > 0:
         why = f"its output has data and its position is gone: {hints.to_move(tp)} sets one"
         return {**row, "state": "stopped", "why": why}
@@ -177,12 +181,8 @@ async def _row(
         return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
     if position.unknown and not position.stopped:
         position = replace(position, stopped=f"ids of output offsets {position.unknown} are unknown")
-    state = await state_of(admin, position, inputs, silent_ms, "dedupe stage", "reading")
-    if state["state"] == "reading" and position.lacks_ids:
-        source = stage.config["penstock.dedupe.id"]
-        why = f"most records have no id by `penstock.dedupe.id={source}`, so that their repeats aren't seen: is it right?"
-        state = {"state": "no ids", "why": why}
-    return row | state
+    sight = Sight(position, unreachable=unreachable) if unreachable else await look_at(admin, position, inputs)
+    return row | state_of(sight, silent_ms, position.going(stage.config["penstock.dedupe.id"]))
 
 
 def _noted(position: DedupePosition) -> Row:

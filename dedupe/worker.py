@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from penstock import log
 from penstock.dedupe import movedtopic
+from penstock.dedupe.counts import DedupeCounts
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.inputs import Input, Inputs
 from penstock.dedupe.position import DedupePosition, identity
@@ -39,6 +40,7 @@ from penstock.pipeline.stages.identity import take_identity
 from penstock.pipeline.stages.position import short
 from penstock.pipeline.stages.recordcount import records_of
 from penstock.pipeline.stages.stagetopics import make_topic
+from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import RawBatch
 
 ALIVE_MS = 30_000  # how old a position may become while its worker repairs the store, before it is committed again
@@ -60,11 +62,12 @@ class DedupeWorker:
         self.tp = tp
         self.output = settings.output_topic, tp[1]
         self.ids = SeenIds(tp, self.output, settings, source)
+        self.counts = DedupeCounts()
         self._settings = settings
         self._admin = admin
+        self._source = source
         self._sender: TransactionalSender | None = None
         self._attempted = -1
-        self._committed_ms = -1  # when the position was, last
         self._sift_failed = False  # ids could not be looked up, and only another turn tells whether they can be again
         self._inputs = Inputs(tp, settings, admin, source)
         self._owner = f"group `{settings.group}`, input `{tp[0]}`"  # of the topic of moved records, by its mark
@@ -81,6 +84,16 @@ class DedupeWorker:
     def position(self) -> DedupePosition:
         """Where it stands in its partition of the input, and why it stands still, if it does."""
         return self._inputs.own.position
+
+    @property
+    def places(self) -> dict[TopicPartition, DedupePosition]:
+        """Where it stands in all that it reads."""
+        return {each.tp: each.position for each in self._inputs}
+
+    @property
+    def going(self) -> State:
+        """The state of the partition if nothing holds it."""
+        return self.position.going(self._source.text)
 
     @property
     def decisions(self) -> int:
@@ -101,7 +114,6 @@ class DedupeWorker:
         self._sender = await take_identity(self._admin, name, None if force else self._sender)
         failpoint(FENCED)
         await self._inputs.learn()
-        self._committed_ms = self.position.committed_ms
         are_there = False
         try:
             await self._check_topics(self._sender)
@@ -134,7 +146,7 @@ class DedupeWorker:
 
     async def _show_life(self) -> None:
         """Commit a position that has become old, though nothing was read: whoever looks at it sees that somebody works here."""
-        if time.time_ns() // 1_000_000 - self._committed_ms > ALIVE_MS:
+        if time.time_ns() // 1_000_000 - self.position.committed_ms > ALIVE_MS:
             await self._commit(self.position)
 
     async def _check_topics(self, sender: TransactionalSender) -> None:
@@ -250,13 +262,9 @@ class DedupeWorker:
             at = position.offset, position.by_us().metadata()
             await self._sender.send_offsets(self._settings.group, {self.tp: at})
         else:
-            await self._send_positions(self._sender, {self.tp: position})
+            await self._sender.send_offsets(self._settings.group, self._inputs.to_commit({self.tp: position}))
         await self._sender.commit()
-        self._inputs.own.position = position
-
-    async def _send_positions(self, sender: TransactionalSender, changed: dict[TopicPartition, DedupePosition]) -> None:
-        await sender.send_offsets(self._settings.group, self._inputs.to_commit(changed))
-        self._committed_ms = time.time_ns() // 1_000_000
+        self._inputs.own.position = position.by_us()
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
         """Dedupe what was fetched, of each input in one transaction, then note its ids.
@@ -330,11 +338,12 @@ class DedupeWorker:
         after = {self.tp: self.position, read.tp: _counted(before, passed, sifted, batches)}
         end = max(self.position.output_end, complete_to)
         after[self.tp] = replace(after[self.tp], output_end=end, stopped="", stalled="")
-        await self._send_positions(sender, after)
+        await sender.send_offsets(self._settings.group, self._inputs.to_commit(after))
         failpoint(OFFSETS_SENT)
         await sender.commit()
         for each in self._inputs:
-            each.position = after.get(each.tp, each.position)
+            each.position = after.get(each.tp, each.position).by_us()
+        self.counts.note(before, after[read.tp], sum(batch.size_in_bytes for batch in sifted.batches))
         return complete_to
 
     async def _set_aside(

@@ -12,6 +12,7 @@ from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.position import StagePosition, fields_of
 from penstock.pipeline.stages.ranges import RangesText
+from penstock.pipeline.stages.state import State
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps no records for so long anyway
@@ -21,7 +22,7 @@ RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps 
 class MirrorPosition(StagePosition):
     """The next source offset to copy, and what is noted beside it."""
 
-    writer = "mirror"
+    writer = stage = "mirror"
     order = (
         *("topic_id", "target_id", "cluster", "leader_epoch", "records", "rebuilt", "gaps", "gap_records", "again_records"),
         *("gap_ranges", "target_end", "producer_id", "decisions", "copied_ms", "stopped", "stalled", "committed_ms"),
@@ -51,6 +52,13 @@ class MirrorPosition(StagePosition):
     """What that batch carries on the target: with both one reading of the positions says which batches there they count."""
     copied_ms: int = -1
     """When the last batches were copied; -1: never."""
+
+    @property
+    def going(self) -> State:
+        """The state of a partition with it that nothing holds."""
+        if self.topic_id == UNSEEN:
+            return {"state": "registered", "why": "the source's topic was not reached yet"}
+        return {"state": "copying", "why": ""}
 
     def passing(self, offset: int) -> MirrorPosition:
         """The position at another offset of the same log: what lies between is a gap, or (backwards) is to be copied again."""

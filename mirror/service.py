@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from penstock import log
@@ -23,6 +23,7 @@ from penstock.pipeline import job
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patiently
+from penstock.pipeline.stages.figures import Key, Placed
 from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
 from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.stage import Stage
@@ -260,6 +261,24 @@ class Mirror(Stage):
     async def _close_own(self) -> None:
         for source in self.sources:
             await source.admin.close()
+
+    def placed(self) -> Iterator[Placed]:
+        """All lanes."""
+        for source, lanes in self._lanes.items():
+            yield from (Placed(source, lanes, lane) for lane in list(lanes.lanes.values()))
+
+    def waiting_topics(self) -> dict[Key, str]:
+        """The states of topics that have no lane, as `status` has them."""
+        found: dict[Key, str] = {}
+        for source in self.sources:
+            have = {topic for topic, _ in self._lanes[source.name].lanes}
+            copies = {copy.topics[source.name]: copy for copy in self._copies.values() if source.name in copy.present}
+            refused = [key.removeprefix(f"{source.name}/") for key in self._refused if key.startswith(f"{source.name}/")]
+            for topic in {*copies, *refused} - have:
+                is_there = topic in copies and copies[topic].into.partitions > 0
+                state = "no position" if is_there else "not copied" if source.admin.topic_id(topic) else "no topic"
+                found[source.name, topic, ""] = state if source.is_met else "unreachable"
+        return found
 
     def stopped(self) -> dict[str, str]:
         """The partitions that stopped, as `source/topic-partition`, each with its reason."""

@@ -21,7 +21,8 @@ from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
-from penstock.pipeline.stages.status import Ahead, Reading, Row, look_ahead, look_twice, noted_state, silent_after_ms, state_of
+from penstock.pipeline.stages.state import Ahead, Sight, noted_state, silent_after_ms, state_of
+from penstock.pipeline.stages.status import Reading, Row, look_ahead, look_at, look_twice
 from penstock.pipeline.stages.topics import TopicChoice
 
 CLIENT_ID = "penstock-mirror-status"
@@ -142,36 +143,30 @@ async def _row(lane: Identity, found: tuple[int, str] | None, target_id: bytes |
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
     position = replace(position, committed_ms=max(position.committed_ms, position.copied_ms))
-    return row | await _state(lane, position, look)
+    return row | state_of(await _sight(lane, position, look), look.silent_ms, position.going)
 
 
-async def _state(lane: Identity, position: MirrorPosition, look: _Look) -> dict[str, str]:
-    """The state of a lane with such a position, and why."""
+async def _sight(lane: Identity, position: MirrorPosition, look: _Look) -> Sight:
+    """What there is to see of a lane with such a position."""
     source, ahead = look.source, look.ahead.get(lane.partition)
-    is_unseen = position.topic_id == UNSEEN
-    if noted := noted_state(position):
-        return noted
+    if noted_state(position):
+        return Sight(position)
     if isinstance(source, str):
-        return {"state": "unreachable", "why": source}
+        return Sight(position, unreachable=source)
     topic = look.topics.get(lane.partition[0])
     if topic is None:
-        return {"state": "no topic", "why": f"source {lane.source} has no topic `{lane.partition[0]}`"}
+        return Sight(position, no_topic=f"source {lane.source} has no topic `{lane.partition[0]}`")
     if ahead is None:
         why = f"source {lane.source} has no leader of `{lane.partition[0]}` partition {lane.partition[1]}"
-        return {"state": "unreachable", "why": why if lane.partition[1] in topic.partitions else f"{why}: it isn't there"}
-    going = "registered" if is_unseen else "copying"
+        return Sight(position, unreachable=why if lane.partition[1] in topic.partitions else f"{why}: it isn't there")
     try:
-        if not is_unseen:
+        if position.topic_id != UNSEEN:
             position.check_topic(topic.topic_id, hints.to_begin(lane.address))
-        reading = Reading(lane.partition, source_log(source, lane), position, ahead)
-        state = await state_of(source, position, [reading], look.silent_ms, "mirror", going)
+        return await look_at(source, position, [Reading(lane.partition, source_log(source, lane), position, ahead)])
     except OperatorNeeded as error:
-        return {"state": "lost", "why": str(error)}
+        return Sight(position, lost=str(error))
     except TRANSIENT as error:
-        return {"state": "unreachable", "why": f"source {lane.source} can't be asked: {error}"}
-    if state["state"] == "registered" and not state["why"]:
-        state["why"] = "the source's topic was not reached yet"
-    return state
+        return Sight(position, unreachable=f"source {lane.source} can't be asked: {error}")
 
 
 def _moment(at_ms: int) -> str | None:

@@ -27,6 +27,9 @@ from penstock.pipeline.stages.batches import Prepared, Refused, TooLarge, prepar
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.identity import take_identity
+from penstock.pipeline.stages.lanecounts import LaneCounts
+from penstock.pipeline.stages.lanes import NoPosition
+from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 FENCED = declare("mirror.fenced", "the identity is taken, nothing was read yet")
@@ -52,6 +55,7 @@ class MirrorWorker:
     def __init__(self, identity: Identity, source: Source, target: Admin, into: Into) -> None:
         self.identity = identity
         self.position = MirrorPosition(0, UNSEEN, into.topic_id)
+        self.counts = LaneCounts()
         self._into = into
         self._cluster = source
         self._source = source.admin
@@ -62,6 +66,16 @@ class MirrorWorker:
         topic, partition = identity.partition
         self._source_log = source_log(source.admin, identity)
         self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
+
+    @property
+    def places(self) -> dict[TopicPartition, MirrorPosition]:
+        """Where it stands at the source."""
+        return {self.identity.partition: self.position}
+
+    @property
+    def going(self) -> State:
+        """The state of the partition if nothing holds it."""
+        return self.position.going
 
     @property
     def decisions(self) -> int:
@@ -94,7 +108,7 @@ class MirrorWorker:
         self._sender.pin(into[0], self._into.topic_id)
         end = await self._target.end_offset(into)
         if end > 0:
-            raise OperatorNeeded(
+            raise NoPosition(
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}: if that was lost, "
                 f"{hints.to_begin(self.identity.address)} goes on where the copy ended; if this source is new, "
                 f"{hints.to_begin(self.identity.address, 'earliest')}{await self._older_position()}"
@@ -222,9 +236,10 @@ class MirrorWorker:
         passed = await self._source_log.check_fetched(fetched, self.position)
         batches = [batch for part in fetched for batch in part.batches]
         prepared = self._prepare(batches)
+        records = sum(batch.record_count for batch in prepared.batches)
         after = replace(
             passed.by_us(),
-            records=self.position.records + sum(batch.record_count for batch in prepared.batches),
+            records=self.position.records + records,
             rebuilt=self.position.rebuilt + prepared.rebuilt,
             copied_ms=time.time_ns() // 1_000_000,
             stopped="",
@@ -246,6 +261,7 @@ class MirrorWorker:
         await sender.commit()
         failpoint(COMMITTED)
         self.position = after
+        self.counts.add(records, records, sum(batch.size_in_bytes for batch in prepared.batches))
 
     def _prepare(self, batches: Sequence[RawBatch]) -> Prepared:
         try:

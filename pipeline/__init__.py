@@ -7,7 +7,7 @@ The names below are the public ones, imported at their first use so that a part 
 job        the one file that describes a pipeline
 idfields   where dedupe finds a record's id, as the file says it
 options    the options that commands share: the file, `--set`, `--timeout`, `--json`
-service    the life of a service process
+service    the life of a service process, its figures and health meanwhile
 clients/   producers, consumers, and the asyncio core under them
 stages/    what mirror and dedupe share: lanes, positions, topics
 etl/       the nightly load

@@ -3,10 +3,14 @@
 stage        mirror and dedupe as processes: set out, go on, close
 topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
+lanecounts   what the worker of a lane counts
+outlook      what a process knows of the logs that a lane reads
+figures      figures of a stage for Prometheus
 completion   what a stop lets come to its end: turns, commits
 memory       what the lanes of a process hold, and when nothing more is fetched
 position     where a partition stands, as it is committed beside an offset
-status       which state a partition is in, by its position and its logs
+state        which state a partition is in
+status       the same for operators, who ask the clusters
 sourcelog    the log that a lane reads, held against what its position notes of it
 heldback     logs in which an open transaction holds back what lies behind it
 ranges       ranges of offsets as a position notes them

@@ -52,19 +52,30 @@ def _words(tp: TopicPartition, found: OpenTransaction) -> str:
 
 
 class Watch:
-    """Notes since when one log's last stable offset stands still before its end, and whether that was said."""
+    """Notes since when one log's last stable offset stands still before its end, what holds it back, and whether that was said.
+    Times are the loop's."""
 
     def __init__(self) -> None:
         self._at = -1  # the last stable offset that it stands at
         self._since = 0.0
+        self._hold: Hold | None = None
+        self._looked_at = 0.0
         self.is_said = False
 
-    def is_due(self, position: int, stable: int, end: int, now: float, limit_s: float) -> bool:
-        """Whether it has stood still for so long, with nothing left to read before it, and nobody has said so. `now` is the
-        loop's time."""
+    def stood_s(self, position: int, stable: int, end: int, now: float) -> float:
+        """How long it has stood still so, with nothing left to read before it; 0: it doesn't."""
         if position < stable or stable >= end:
-            self._at, self.is_said = -1, False
-            return False
+            self._at, self._hold, self.is_said = -1, None, False
+            return 0.0
         if self._at != stable:
-            self._at, self._since, self.is_said = stable, now, False
-        return not self.is_said and now - self._since >= limit_s
+            self._at, self._since, self._hold, self.is_said = stable, now, None, False
+        return now - self._since
+
+    def note(self, hold: Hold | None, now: float) -> None:
+        """What holds it back was looked up."""
+        self._hold, self._looked_at = hold, now
+
+    def hold(self, now: float) -> Hold | None:
+        """What holds it back, as old as that is by now; None: nothing does, or nobody has looked yet."""
+        hold = self._hold
+        return None if hold is None else hold._replace(age_ms=hold.age_ms + round((now - self._looked_at) * 1000))

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from penstock import log
-from penstock.errors import raise_for
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
 from penstock.pipeline.clients.transaction import Fenced
@@ -28,8 +29,11 @@ from penstock.pipeline.stages.failures import (
     needs_operator,
     patiently,
 )
+from penstock.pipeline.stages.lanecounts import LaneCounts
 from penstock.pipeline.stages.memory import ROOM_BYTES, SLOW_TURN_S, Held, Share
-from penstock.pipeline.stages.position import PROCESS
+from penstock.pipeline.stages.outlook import Ends, Outlook, look_at_ends
+from penstock.pipeline.stages.position import PROCESS, StagePosition
+from penstock.pipeline.stages.state import LONGEST_STEP_MS, Ahead, Sight, State, state_of
 from penstock.pyx.record.rawbatch import BatchError
 
 TAKEN_AT_ONCE = 8  # identities taken at the same time
@@ -40,10 +44,36 @@ TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many s
 TAKEN_OVER_SESSIONS = 5
 NEWER = "another process of the same name, which began later, took over this partition"
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
+LOOK_S = 1.0  # how soon a lane that stands still is looked after
+TURN_MAX_S = 2 * LONGEST_STEP_MS / 1000  # a turn is a transaction of each input at most, of which there are two
+
+
+class NoPosition(OperatorNeeded):
+    """The output cluster has no position of a partition where one has to be."""
 
 
 class LaneWorker(Protocol):
     """What drives one partition. Every call may raise Fenced, OperatorNeeded, StartsOver, KafkaError, BatchError, OSError."""
+
+    @property
+    def counts(self) -> LaneCounts:
+        """What it has done."""
+        ...
+
+    @property
+    def position(self) -> StagePosition:
+        """Where it stands in its own partition, as far as it knows."""
+        ...
+
+    @property
+    def places(self) -> Mapping[TopicPartition, StagePosition]:
+        """Where it stands in all that it reads."""
+        ...
+
+    @property
+    def going(self) -> State:
+        """The state of the partition if nothing holds it."""
+        ...
 
     @property
     def decisions(self) -> int:
@@ -115,6 +145,10 @@ class Lane:
         self.backoff = backoff_of_stages()
         self.stalled = ""  # the failure that it can't get over for a long time, though another try may
         self.said = ""  # the failure that was told last
+        self.failure: Exception | None = None  # that failure, while it lasts
+        self.moving = False  # what is fetched for it goes on
+        self.turn_since = math.inf  # when the turn under way began (loop time)
+        self.outlook = Outlook()
         self.failing_since = 0.0  # when the failure in `said` was told (loop time)
         self.force = False  # an operator has decided: its identity is taken whoever has it
         self.heard = -1  # how many decisions there were when it was last started over for one
@@ -136,6 +170,8 @@ class Lane:
 
     def put(self, fetched: Fetched, linger_s: float = 0.0) -> None:
         """Hand over what was fetched. It may wait for more: markers alone, which only move the position, for a while longer."""
+        if self.turn_since == math.inf:
+            self._note_unread([*self._waiting, fetched])
         if fetched.error is not None:
             linger_s = 0.0
         elif not fetched.batches:
@@ -203,12 +239,24 @@ class Lane:
             self._wake.clear()
         return pieces
 
+    def _note_unread(self, pieces: Sequence[Fetched]) -> None:
+        """Note the first unread batch, if it is among what was fetched."""
+        offset = self.worker.position.offset
+        if not self.outlook.knows(offset):
+            first = next((piece for piece in pieces if piece.tp == self.tp and piece.batches), None)
+            if first is not None:
+                self.outlook.note_unread(offset, first.batches[0])
+
     async def turn(self, pieces: Sequence[Fetched]) -> None:
         """Let the worker do its turn with what `next` gave, which the lane holds until then."""
-        slow = asyncio.get_running_loop().call_later(SLOW_TURN_S, self._share.set_slow, True)
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(SLOW_TURN_S, self._share.set_slow, True)
+        self.turn_since = loop.time()
         try:
             await to_its_end(self.worker.turn(pieces))
+            self._note_unread(self._waiting)
         finally:
+            self.turn_since = math.inf
             slow.cancel()
             self._share.set_slow(False)
             self._share.remove(self._in_turn)
@@ -244,7 +292,8 @@ class Lanes:
     `refresh_ms`: idle positions are committed again this often. `watch_ms`: how often the input is looked at for
     growth or a new topic of the same name, besides what fetching shows. `turn_bytes`: a turn takes what waits, but
     no more once it has so much. `session_ms`: how long a lane whose identity somebody else took leaves it to them.
-    `stalled_ms`: a lane that meets the same failure for so long is stalled: it tries on, and its position says so.
+    `stalled_ms`: a lane that meets the same failure for so long is stalled: it tries on, and its position says so. `silent_ms`:
+    a lane that commits nothing for so long while records wait is silent.
     `process`: those of all inputs of the process, to which these are added; they end together. `held`: what all of these hold.
     """
 
@@ -257,6 +306,7 @@ class Lanes:
         turn_bytes: int = 4 << 20,
         session_ms: int = 10_000,
         stalled_ms: int = 300_000,
+        silent_ms: int = 370_000,
         linger_ms: int = 0,
         pace: Pace | None = None,
         process: list[Lanes] | None = None,
@@ -275,6 +325,7 @@ class Lanes:
         # Each of two that share a name notices at its next turn only, and then waits for a session.
         self._contest_s = max(TAKEN_OVER_S, TAKEN_OVER_SESSIONS * self._session_s)
         self._stalled_s = stalled_ms / 1000
+        self._silent_ms = silent_ms
         self._linger_s = linger_ms / 1000
         self._pace = pace or Pace()
         self._held = held or Held()
@@ -341,7 +392,7 @@ class Lanes:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
-                self._tasks += [group.create_task(self._feed()), group.create_task(self._watch())]
+                self._tasks += [group.create_task(work()) for work in (self._feed, self._watch, self._look_out)]
                 while not self.is_replaced():
                     await self._lost.wait()
                     self._lost.clear()
@@ -391,6 +442,7 @@ class Lanes:
                 try:
                     await self._move(lane)
                 finally:
+                    lane.moving, lane.outlook.looked_at = False, -math.inf
                     lane.clear()
             except Fenced as error:
                 if moving:
@@ -528,6 +580,7 @@ class Lanes:
         if needs_operator(error):
             self._stop(lane, error)
             return
+        lane.failure = error.with_traceback(None)
         text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
         expected = isinstance(error, TRANSIENT)
         if not expected:
@@ -579,6 +632,7 @@ class Lanes:
             else:
                 self._fetcher.seek(tp, offset)
         lane.inputs = list(offsets)  # what it read before and doesn't any more stays paused
+        lane.moving, lane.failure = True, None
         self._resume(lane)
         while True:
             try:
@@ -591,7 +645,7 @@ class Lanes:
             await self._pace.wait()
             await self._turn(lane)
             lane.backoff.reset()
-            lane.said = lane.stalled = ""
+            lane.said, lane.stalled, lane.failure = "", "", None
 
     async def _turn(self, lane: Lane) -> None:
         """One turn. What it had is free behind it: a lane that then waits for a long time keeps none of it."""
@@ -639,17 +693,116 @@ class Lanes:
                     self._log.exception("%s can't be looked at", lane.name)
 
     async def _look_behind(self, lane: Lane) -> None:
-        """Say once that an open transaction has held back a lane's input for long: records come, and none can be read."""
+        """Learn what holds a lane's input back: an open transaction, records come and none can be read. Say it once that it has
+        lasted for long."""
         for tp in lane.inputs:
             ends = self._fetcher.ends(tp)
             if ends is None:
                 continue
             watch, now = lane.held_back.setdefault(tp, heldback.Watch()), asyncio.get_running_loop().time()
-            if watch.is_due(self._fetcher.position(tp), *ends[1:], now, self._stalled_s):
+            position = self._fetcher.position(tp)
+            stood_s = watch.stood_s(position, *ends[1:], now)
+            if stood_s > 0 and tp == lane.tp:
+                await lane.outlook.look_up(self._fetcher.client, tp, position)
+            is_long = stood_s >= self._stalled_s and not watch.is_said
+            if is_long or (stood_s > 0 and watch.hold(now) is None):
                 hold = (await heldback.look(self._fetcher.client, [tp])).get(tp)
-                if hold is not None:
+                watch.note(hold, now)
+                if is_long and hold is not None:
                     watch.is_said = True
                     self._log.warning("%s %s", lane.name, hold.words)
+
+    # What is known of lanes without asking
+
+    async def _look_out(self) -> None:
+        """Keep the logs in view of lanes that stand still, which fetch nothing."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(LOOK_S, self._watch_s))
+            now = loop.time()
+            due = [
+                lane
+                for lane in self.lanes.values()
+                if not lane.moving and lane.resolved.is_set() and now - lane.outlook.looked_at >= self._watch_s
+            ]
+            if due:
+                try:
+                    await self._look_at(due)
+                except Exception:  # noqa: BLE001  see `_live`
+                    self._log.exception("what waits at the input can't be looked at")
+                for lane in due:
+                    lane.outlook.looked_at = loop.time()
+
+    async def _look_at(self, lanes: Sequence[Lane]) -> None:
+        """See where the logs of some lanes end, and how old the first unread batch of each is."""
+        client, places = self._fetcher.client, {lane: lane.worker.places for lane in lanes}
+        try:
+            ends = await look_at_ends(client, [tp for tps in places.values() for tp in tps])
+        except TRANSIENT as error:
+            for lane in lanes:
+                lane.outlook.unreachable = f"its input can't be asked: {error}"
+            return
+        for lane, tps in places.items():
+            found = {tp: ends[tp] for tp in tps if tp in ends}
+            lane.outlook.see(found, {tp: position.offset for tp, position in tps.items()}, asyncio.get_running_loop().time())
+            name, partition = lane.tp
+            if client.topic_id(name) is None:
+                lane.outlook.no_topic = f"the input has no topic `{name}`"
+            elif lane.tp not in found:
+                lane.outlook.unreachable = f"the input has no leader of `{name}` partition {partition}"
+            elif found[lane.tp].end > (offset := tps[lane.tp].offset):
+                with contextlib.suppress(*TRANSIENT):
+                    await lane.outlook.look_up(client, lane.tp, offset)
+
+    def _see(self, lane: Lane) -> None:
+        """Bring a lane's outlook up to date: one that moves has its logs' ends with each fetch."""
+        places = lane.worker.places
+        if lane.moving:
+            fetched = {tp: self._fetcher.ends(tp) for tp in places}
+            ends = {tp: Ends(*found[1:]) for tp, found in fetched.items() if found is not None}
+            lane.outlook.see(ends, {tp: position.offset for tp, position in places.items()}, asyncio.get_running_loop().time())
+
+    def state(self, lane: Lane) -> State:
+        """A lane's state and why, as `status` would find it."""
+        if lane.stopped:
+            return {"state": "no position" if isinstance(lane.reason, NoPosition) else "stopped", "why": lane.stopped}
+        if not lane.resolved.is_set():
+            return {"state": "not begun", "why": lane.said or "its identity isn't taken yet"}
+        self._see(lane)
+        now, outlook, position = asyncio.get_running_loop().time(), lane.outlook, lane.worker.position
+        if lane.stalled:
+            position = replace(position, stalled=lane.stalled)
+        # What has waited for less than that is young, whatever its timestamp says.
+        is_young = (now - outlook.waits_since) * 1000 < self._silent_ms
+        logs = [
+            (at.offset, Ahead(*outlook.ends[tp], at.offset if is_young else None))
+            for tp, at in lane.worker.places.items()
+            if tp in outlook.ends
+        ]
+        hold = next(filter(None, (watch.hold(now) for watch in lane.held_back.values())), None) if lane.moving else None
+        no_topic = outlook.no_topic
+        if isinstance(lane.failure, KafkaError) and lane.failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            no_topic = no_topic or str(lane.failure)
+        sight = Sight(position, logs, outlook.unreachable, no_topic, hold=hold)
+        return state_of(sight, self._silent_ms, lane.worker.going)
+
+    def lag(self, lane: Lane) -> tuple[int, float] | None:
+        """How many records a lane is behind the end of its log, those of open transactions too, and the age of the first of
+        them in seconds; None where nobody knows."""
+        if lane.is_lost or isinstance(lane.reason, NoPosition) or not lane.resolved.is_set():
+            return None
+        self._see(lane)
+        ends, position = lane.outlook.ends.get(lane.tp), lane.worker.position
+        if ends is None or lane.outlook.unreachable or lane.outlook.no_topic:
+            return None
+        behind = max(0, ends.end - position.offset)
+        last_ms = -1 if position.last_batch is None else position.last_batch.timestamp_ms
+        return behind, lane.outlook.lag_s(position.offset, last_ms) if behind else 0.0
+
+    def hung(self) -> list[str]:
+        """The lanes whose turn has taken longer than its steps may."""
+        now = asyncio.get_running_loop().time()
+        return [lane.name for lane in self.lanes.values() if now - lane.turn_since > TURN_MAX_S]
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> None:

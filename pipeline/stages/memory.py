@@ -48,6 +48,11 @@ class Held:
         self._less = asyncio.Event()
 
     @property
+    def bytes(self) -> int:
+        """What all lanes hold."""
+        return self._all
+
+    @property
     def is_full(self) -> bool:
         """Whether nothing more should be fetched now."""
         return self._all - self._slow >= ROOM_BYTES or self._all >= MOST_BYTES

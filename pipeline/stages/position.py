@@ -28,11 +28,13 @@ REASON_MAX = 1000  # bytes of a reason in a text; Kafka takes 4,096 of everythin
 class StagePosition:
     """The next offset to read, and what every stage notes beside it. A stage adds fields of its own.
 
-    A field's annotation says what its text must be (`PARSERS`). `writer` names in messages who writes such positions; `order`
+    A field's annotation says what its text must be (`PARSERS`). `writer` names in messages who writes such positions, `stage`
+    the process; `order`
     are fields in the order in which texts have always had them, and others follow.
     """
 
     writer: ClassVar[str]
+    stage: ClassVar[str]
     order: ClassVar[tuple[str, ...]] = ()
 
     offset: int = field(kw_only=False)
@@ -52,8 +54,8 @@ class StagePosition:
     """When it was committed, with records or without; -1: by an earlier version."""
 
     def by_us(self) -> Self:
-        """The position as a stage of this process commits it."""
-        return replace(self, process=PROCESS)
+        """The position as a stage of this process commits it now."""
+        return replace(self, process=PROCESS, committed_ms=time.time_ns() // 1_000_000)
 
     def metadata(self) -> str:
         """The text to commit now beside the offset."""

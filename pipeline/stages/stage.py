@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from penstock import log
 from penstock.config import Config
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
+from penstock.metrics import Page, Source, one
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import SET, with_options
-from penstock.pipeline.service import run_until_stopped
-from penstock.pipeline.stages.failures import patiently
+from penstock.pipeline.service import run_until_stopped, serving
+from penstock.pipeline.stages.failures import TRANSIENT, patiently
+from penstock.pipeline.stages.figures import HELD, READY, Key, LaneFigures, Placed
 from penstock.pipeline.stages.lanes import Lanes, Pace
 from penstock.pipeline.stages.memory import Held
+from penstock.pipeline.stages.state import STANDING, silent_after_ms
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to be
 # patient, and the steps of a transaction are over before the target's limit for it (a minute) is.
@@ -31,7 +35,8 @@ FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was
 
 
 class Stage(abc.ABC):
-    """`start()` tries every lane once, `run()` goes on until cancelled, `close()` ends what is under way.
+    """`start()` tries every lane once, `run()` goes on until cancelled, `close()` ends what is under way. It is a Source of
+    figures, and says of itself how it is (Health).
 
     `kind` is the stage's word in commands, keys and client ids; `target` is the cluster of `bootstrap.servers`.
     """
@@ -45,6 +50,9 @@ class Stage(abc.ABC):
         self._process: list[Lanes] = []  # the lanes of every input
         self._held = Held()  # by all of these
         self._work: asyncio.Future[None] | None = None
+        self._watching: asyncio.Future[None] | None = None
+        self._missing = "it was not reached yet"  # why the target doesn't answer; empty: it did when it was asked last
+        self._tried = False  # every lane was
         self._log = logger
 
     def _admin(self, servers: str) -> Admin:
@@ -71,6 +79,7 @@ class Stage(abc.ABC):
             turn_bytes=turn_bytes,
             session_ms=self.config["session.timeout.ms"],
             stalled_ms=self.config["penstock.stalled.after.ms"],
+            silent_ms=silent_after_ms(self.config, linger_ms),
             linger_ms=linger_ms,
             pace=pace,
             process=self._process,
@@ -80,8 +89,21 @@ class Stage(abc.ABC):
     async def start(self) -> None:
         """Reach the target and set out; back when every lane has been tried once. Raises what `run` raises."""
         await patiently(self.target.start, "reach the cluster of `bootstrap.servers`", self._log)
+        self._missing = ""
+        self._watching = asyncio.ensure_future(self._watch_target())
         self._work = asyncio.ensure_future(self._set_out())
         await _until_tried(self._work, self._all_tried())
+        self._tried = True
+
+    async def _watch_target(self) -> None:
+        """Ask the target now and then, so that readiness is known without asking."""
+        while True:
+            await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)
+            try:
+                await self.target.metadata([], refresh=True)
+                self._missing = ""
+            except TRANSIENT as error:
+                self._missing = str(error)
 
     @abc.abstractmethod
     async def _set_out(self) -> None:
@@ -94,13 +116,17 @@ class Stage(abc.ABC):
     async def run(self) -> None:
         """Go on until cancelled. Raises Replaced, KafkaError, and what a stage says of its own."""
         assert self._work is not None, "start first"
-        await self._work
+        try:
+            await self._work
+        finally:
+            self._missing = "the stage ends"
 
     async def close(self) -> None:
         """End what is under way, and close everything."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        for task in (self._watching, self._work):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await self._close_own()
         await self.target.close()
 
@@ -111,6 +137,41 @@ class Stage(abc.ABC):
     @abc.abstractmethod
     def stopped(self) -> dict[str, str]:
         """What stopped while the others go on, by its name, each with its reason."""
+
+    @abc.abstractmethod
+    def placed(self) -> Iterator[Placed]:
+        """All lanes."""
+
+    @abc.abstractmethod
+    def waiting_topics(self) -> dict[Key, str]:
+        """The states of topics that have no lane."""
+
+    def figures(self) -> list[Source]:
+        """What has figures of the stage."""
+        choice = self.config["penstock.metrics.partitions"]
+        return [LaneFigures((self.kind, self.name), choice, self.placed, self.waiting_topics), self]
+
+    async def metrics(self, page: Page) -> None:
+        """See Source."""
+        one(page, HELD, self._held.bytes, (self.kind, self.name))
+        one(page, READY, int(self.ready()[0]), (self.kind, self.name))
+
+    def live(self) -> tuple[bool, dict[str, Any]]:
+        """The loop answers this, so it turns; and no lane's turn has hung for longer than its own steps may take."""
+        hung = [name for lanes in self._process for name in lanes.hung()]
+        return not hung, {"hung": hung}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Every lane was tried once, and the target answers. A lane that stands still is no reason to send others elsewhere."""
+        states = Counter(lanes.state(lane)["state"] for _, lanes, lane in self.placed()) + Counter(
+            self.waiting_topics().values()
+        )
+        standing = {state: states[state] for state in STANDING if states[state]}
+        return self._tried and not self._missing, {
+            "tried": self._tried,
+            "target": self._missing or "reached",
+            "standing": standing,
+        }
 
     def _refuse(self, name: str, error: Exception) -> None:
         """Note why a topic is refused, and say it once."""
@@ -142,12 +203,14 @@ def stage_command(
             return
         if path is None:
             raise click.UsageError("Missing option '--config'.")
-        log.setup()
         config = job.load(path, overrides, kind)
+        log.setup(form=config["penstock.log.format"], process=f"{kind}-{config[f'penstock.{kind}.name']}")
         arm_from_environment()
         try:
             stage = make(config)
-            run_until_stopped(f"{stage.kind} {stage.name}", stage.start, stage.run, stage.close)
+            run_until_stopped(
+                f"{stage.kind} {stage.name}", stage.start, stage.run, stage.close, serving(config, kind, stage.figures(), stage)
+            )
         except failures as error:
             raise click.ClickException(str(error)) from None
         if stopped := stage.stopped():

@@ -61,7 +61,8 @@ class IdStore:
         """Give the written file to the database (one atomic step) and forget the ids in memory."""
 
     def stats(self) -> dict[str, int]:
-        """`ids_in_memory`, `ids_in_files`, `files`, `size_bytes`, `oldest_ms` (when the oldest kept id was added; 0: none)."""
+        """`ids_in_memory`, `memory_bytes` (what these take), `ids_in_files`, `files`, `size_bytes`, `oldest_ms` (when the
+        oldest id that is kept was added; 0: none)."""
 
     def close(self) -> None:
         """Close the database. Ids in memory are not written: they are read again from the output topic."""

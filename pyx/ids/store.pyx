@@ -725,6 +725,7 @@ cdef class IdStore:
             size += live[i].size
         return {
             "ids_in_memory": self.memory.count,
+            "memory_bytes": self.memory.slots.capacity() * sizeof(IdSlot) + self.memory.arena.capacity(),
             "ids_in_files": self.ids_in_files,
             "files": live.size(),
             "size_bytes": size,

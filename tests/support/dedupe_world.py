@@ -62,6 +62,7 @@ class World:
             "penstock.dedupe.name": self.topic,
             "penstock.dedupe.data": folder / "data",
             "penstock.watch.ms": 200,
+            "penstock.dedupe.http.listen": "127.0.0.1:0",
             "penstock.dedupe.misplaced": "pass",  # ids come from a partition's own numbers
             **{name.replace("_", "."): value for name, value in properties.items()},
         }

@@ -78,6 +78,7 @@ class World:
             "topics": self.topic,
             "penstock.mirror.name": self.topic,
             "penstock.watch.ms": 200,
+            "penstock.mirror.http.listen": "127.0.0.1:0",
             **{name.replace("_", "."): value for name, value in properties.items()},
         }
         self.config = write_properties(folder / "pipeline.properties", self.properties)

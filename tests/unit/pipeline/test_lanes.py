@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.mirror.position import MirrorPosition
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.metadata import Cluster
 from penstock.pipeline.clients.transaction import Fenced
 from penstock.pipeline.stages import lanes, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
+from penstock.pipeline.stages.lanecounts import LaneCounts
 from penstock.pipeline.stages.lanes import LANE_PIECES, Lane, Lanes, Pace
+from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
 
@@ -44,6 +47,16 @@ class Worker:
         self.rivals = True
         self.held_by = ""  # who committed the position last
         self.looks = [(7, False)]  # what each look finds, the last one from then on
+        self.position = MirrorPosition(7, b"", b"")
+        self.counts = LaneCounts()
+
+    @property
+    def places(self) -> dict[TopicPartition, MirrorPosition]:
+        return {self.tp: self.position}
+
+    @property
+    def going(self) -> State:
+        return {"state": "copying", "why": ""}
 
     async def _call(self, kind: str) -> None:
         self.calls.append(kind)
@@ -116,6 +129,12 @@ class Input:
 
     def ends(self, tp: tuple[str, int]) -> None:
         """Nothing was answered yet."""
+
+    def topic_id(self, topic: str) -> None:
+        """No topic is known."""
+
+    async def retry(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        await attempt()
 
     def pause(self, tp: tuple[str, int]) -> None:
         self.paused.add(tp)
@@ -317,7 +336,12 @@ def test_a_transaction_that_took_too_long_is_nobody_else(step: tuple[str, int]) 
 def test_while_the_input_is_away_positions_are_kept() -> None:
     worker = Worker()
     stage = Stage(worker, refresh_ms=150)
-    stage.input.missing = 4
+    stage.input.missing = 1 << 30
+
+    async def come_back() -> None:
+        stage.input.missing = 0
+
+    worker.plan = {("refresh", 1): come_back}
     asyncio.run(stage.run(lambda: worker.ended > 0))
     calls = [call for call in worker.calls if call != "check"]
     assert calls[0] == "take" and calls[1:3] == ["take", "refresh"] and "start" in calls

@@ -1,0 +1,177 @@
+"""The figures of a stage for Prometheus: its lanes, by partition or, where there are many, by topic.
+
+Each figure is counted or kept where it happens, by the loop alone. A scrape runs on that loop and asks nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.metrics import REST, Family, Page, labels_text
+from penstock.pipeline.stages.lanes import Lane, Lanes
+from penstock.pipeline.stages.state import GOING, STANDING
+
+SERIES_MAX = 2_000  # partitions, and topics, that get series of their own
+LANES_A_STEP = 100  # judged before the loop does something else: about 2 ms
+
+STAGE = ("stage", "name")
+OF_A_LANE = (*STAGE, "source", "topic", "partition")
+STATES = (*GOING, *STANDING)
+
+READ = Family(
+    "penstock_lane_read_records", "counter", "Records read, by this process, in transactions that are committed.", OF_A_LANE
+)
+RECORDS = Family("penstock_lane_records", "counter", "Records published, by this process.", OF_A_LANE)
+BYTES = Family("penstock_lane_bytes", "counter", "Bytes of the batches published, by this process.", OF_A_LANE)
+LAG_RECORDS = Family(
+    "penstock_lane_lag_records", "gauge", "Offsets from the committed position to the end of the log that is read.", OF_A_LANE
+)
+LAG_SECONDS = Family(
+    "penstock_lane_lag_seconds",
+    "gauge",
+    "Age of the first batch that is not read yet, by its timestamp; 0 at the end.",
+    OF_A_LANE,
+)
+LAST_COMMIT = Family(
+    "penstock_lane_last_commit_timestamp_seconds",
+    "gauge",
+    "When the position was committed last, with or without records.",
+    OF_A_LANE,
+)
+STATE = Family(
+    "penstock_lane_state", "gauge", "1 for the state that the partition is in, as `status` names it.", (*OF_A_LANE, "state")
+)
+LANES = Family("penstock_lanes", "gauge", "Partitions, or topics that have none yet, by state.", (*STAGE, "state"))
+HELD = Family("penstock_stage_held_bytes", "gauge", "Fetched, and not yet in a transaction that has ended.", STAGE)
+READY = Family("penstock_stage_ready", "gauge", "1: each partition was tried once, and the target answers.", STAGE)
+FAMILIES = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT, STATE, LANES, HELD, READY)
+
+Key = tuple[str, str, str]
+"""Source (empty where a stage reads its target), topic, partition (empty: all that there are)."""
+Numbers = Mapping[Family, float]
+
+
+class Placed(NamedTuple):
+    """A lane, those that it is one of, and its source."""
+
+    source: str
+    lanes: Lanes
+    lane: Lane
+
+    @property
+    def key(self) -> Key:
+        """What its series are known by."""
+        return self.source, self.lane.tp[0], str(self.lane.tp[1])
+
+
+class Table:
+    """What a page has of some lanes: one line of numbers for each partition, or for each topic, of which there are `SERIES_MAX`
+    at most."""
+
+    def __init__(
+        self, stage: tuple[str, str], by_partition: bool, joined: Mapping[Family, Callable[[list[float]], float]]
+    ) -> None:
+        """`joined`: what makes one number of those of several lanes, where that isn't their sum."""
+        self._stage = stage
+        self._by_partition = by_partition
+        self._joined = joined
+        self._rows: dict[Key, list[Numbers]] = {}
+
+    def add(self, key: Key, numbers: Numbers) -> None:
+        """Numbers of a lane, or of a topic."""
+        self._rows.setdefault(key if self._by_partition else (*key[:2], ""), []).append(numbers)
+
+    async def write(self, page: Page, families: Sequence[Family], weight: Family) -> None:
+        """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one."""
+        rows = self._bounded(weight)
+        for family in families:
+            page.family(family)
+            join = self._joined.get(family, sum)
+            for some in pieces(rows, LANES_A_STEP):
+                kept = {key: [numbers[family] for numbers in rows[key] if family in numbers] for key in some}
+                page.samples(
+                    (labels_text(family, (*self._stage, *key)), join(numbers)) for key, numbers in kept.items() if numbers
+                )
+                await asyncio.sleep(0)
+
+    def _bounded(self, weight: Family) -> Mapping[Key, list[Numbers]]:
+        if self._by_partition or len(self._rows) <= SERIES_MAX:
+            return self._rows
+        ordered = sorted(self._rows, key=lambda key: sum(numbers.get(weight, 0) for numbers in self._rows[key]), reverse=True)
+        rest = [numbers for key in ordered[SERIES_MAX:] for numbers in self._rows[key]]
+        return {key: self._rows[key] for key in ordered[:SERIES_MAX]} | {("", REST, ""): rest}
+
+
+def pieces(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
+    """The keys, so many at a time."""
+    left = iter(keys)
+    while some := list(itertools.islice(left, size)):
+        yield some
+
+
+def by_partition(choice: str, count: int) -> bool:
+    """Whether so many partitions have series of their own, by `penstock.metrics.partitions`."""
+    return count <= SERIES_MAX if choice == "auto" else choice == "true"
+
+
+class LaneFigures:
+    """A Source: what the lanes of a stage have done, how far they are behind, and their states."""
+
+    def __init__(
+        self,
+        stage: tuple[str, str],
+        choice: str,
+        lanes: Callable[[], Iterable[Placed]],
+        topics: Callable[[], Mapping[Key, str]],
+    ) -> None:
+        """`stage`: its kind and its name. `choice` is `penstock.metrics.partitions`. `topics` gives the states of topics that
+        have no lane."""
+        self._stage = stage
+        self._choice = choice
+        self._lanes = lanes
+        self._topics = topics
+
+    async def metrics(self, page: Page) -> None:
+        """See Source."""
+        placed = {each.key: each for each in self._lanes()}
+        table = Table(self._stage, by_partition(self._choice, len(placed)), {LAG_SECONDS: max, LAST_COMMIT: min})
+        states: dict[Key, str] = {}
+        for some in pieces(placed, LANES_A_STEP):
+            for key in some:
+                _, lanes, lane = placed[key]
+                table.add(key, _numbers(lanes, lane))
+                states[key] = lanes.state(lane)["state"]
+            await asyncio.sleep(0)
+        states |= self._topics()
+        await table.write(page, (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT), READ)
+        page.family(STATE)
+        for some in pieces(states if by_partition(self._choice, len(placed)) else (), LANES_A_STEP):
+            for key in some:
+                page.samples(
+                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in STATES
+                )
+            await asyncio.sleep(0)
+        found = Counter(states.values())
+        page.family(LANES)
+        for state in STATES:
+            page.sample((*self._stage, word(state)), found[state])
+
+
+def word(state: str) -> str:
+    """A state as a label has it."""
+    return state.replace(" ", "_")
+
+
+def _numbers(lanes: Lanes, lane: Lane) -> Numbers:
+    """What is known of a lane; its counters are there before it has begun."""
+    counts = lane.worker.counts
+    numbers: dict[Family, float] = {READ: counts.read, RECORDS: counts.records, BYTES: counts.bytes}
+    if (lag := lanes.lag(lane)) is not None:
+        numbers[LAG_RECORDS], numbers[LAG_SECONDS] = lag
+    if lane.resolved.is_set() and (committed_ms := lane.worker.position.committed_ms) >= 0:
+        numbers[LAST_COMMIT] = committed_ms / 1000
+    return numbers
