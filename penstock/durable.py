@@ -25,11 +25,14 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None:
-    """Write a file that is there whole or as it was before, also after a power cut. Raises OSError."""
+def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o666, *, readable: bool = False) -> None:
+    """Write a file that is there whole or as it was before, also after a power cut; `readable`: any user may read it, whatever
+    the umask is. Raises OSError."""
     beside = path.with_name(path.name + ".tmp")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        if readable:
+            os.fchmod(file.fileno(), 0o644)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

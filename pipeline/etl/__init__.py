@@ -3,6 +3,7 @@
 command        `penstock etl`
 nights         the nights of one call, of all tables
 display        what the command shows
+figures        what became of nights, for Prometheus
 load           nights, in the order that makes each of them happen exactly once
 night          a night, by its date
 cut            where a night ends, once all that it holds has come through

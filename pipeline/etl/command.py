@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from penstock import log
+from penstock.config import ConfigError
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
@@ -133,33 +134,37 @@ def command(
     Example: penstock etl --config pipeline.properties --night 2013-01-01
     """  # fmt: skip
     from penstock.pipeline.etl.display import Display  # here, since the help must not need what these need
+    from penstock.pipeline.etl.figures import NightFigures
     from penstock.pipeline.etl.nights import Nights
 
-    log.setup()
     since = None if covering_since is None else parse_night(covering_since)
     consent = Consent(covering, since, from_earliest, accept_table, deleted)
     _check_options(night, nights, follow, until, of_a_night=reload or consent != Consent(), take_back=take_back)
     if deleted and not reload:
         raise click.UsageError("--deleted says what a --reload does")
     config = job.load(path, overrides, "etl")
+    log.setup(form=config["penstock.log.format"], process="etl")
     job.check_tables(config)
     zone = time_zone(config["penstock.etl.time.zone"])
+    figures = NightFigures(job.table_names(config), zone, config["penstock.etl.textfile"])
     chosen = {name: job.one_table(config, name) for name in dict.fromkeys(tables) or job.table_names(config)}
     first = parse_night(night or YESTERDAY, zone)
     wanted = parse_nights(nights) if nights is not None else [first]
     last = None if until is None else parse_night(until, zone)
     arm_from_environment()
-    run = Nights(
-        config,
-        chosen,
-        Display(0 if follow else len(wanted) * len(chosen), as_json),
-        clock=clock or config["penstock.etl.clock"],
-        incomplete=incomplete or config["penstock.etl.incomplete"],
-        wait_seconds=config["penstock.etl.wait.seconds"] if wait_seconds is None else wait_seconds,
-        ahead=not follow,
-        timeouts=timeouts,
-    )
+    code = 1
     try:
+        run = Nights(
+            config,
+            chosen,
+            Display(0 if follow else len(wanted) * len(chosen), as_json),
+            figures,
+            clock=clock or config["penstock.etl.clock"],
+            incomplete=incomplete or config["penstock.etl.incomplete"],
+            wait_seconds=config["penstock.etl.wait.seconds"] if wait_seconds is None else wait_seconds,
+            ahead=not follow,
+            timeouts=timeouts,
+        )
         retry_s = config["penstock.etl.retry.backoff.ms"] / 1000
         if take_back:
             run.attend(run.take_back())
@@ -167,10 +172,16 @@ def command(
             run.attend(run.follow(first, last, retry_s))
         else:
             run.attend(run.load(wanted, reload=reload, consent=consent))
+        code = 0
+    except ConfigError:
+        code = 2
+        raise
     except Incomplete as error:
         raise IncompleteFailure(str(error)) from None
     except EtlError as error:
         raise click.ClickException(str(error)) from None
+    finally:
+        figures.end(code)
 
 
 def _check_options(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from penstock.pipeline.etl.display import Display
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.figures import NightFigures
 from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import Night
 
@@ -29,6 +30,7 @@ class Follower:
     until: Night | None
     retry_s: float
     display: Display
+    figures: NightFigures
 
     async def run(self) -> None:
         """Go on for ever, or until the last night that is asked for is in all tables."""
@@ -42,6 +44,9 @@ class Follower:
             waits = {
                 name: max(later.get(name, 0.0) - now, self.loads[name].over_in_s(night)) for name, (night, _) in nights.items()
             }
+            for name, (night, _) in nights.items():
+                reason = "retry" if later.get(name, 0.0) > now else "day" if waits[name] > 0 else ""
+                self.figures.next(name, night, reason)
             due = [name for name, wait_s in waits.items() if wait_s <= 0]
             if not due:
                 await asyncio.to_thread(self.engine.stop)
@@ -51,6 +56,7 @@ class Follower:
             name = min(due, key=lambda one: nights[one][0])
             night, reload = nights[name]
             later.pop(name, None)
+            self.figures.begin(name)
             try:
                 outcome = await self.loads[name].night(night, reload=reload)
             except EtlError as error:
@@ -58,6 +64,7 @@ class Follower:
             else:
                 said.pop(name, None)
                 self.display.done(outcome, name)
+                self.figures.done(name, outcome, self.loads[name].newest)
 
     async def _next_nights(self, later: dict[str, float], said: dict[str, str]) -> dict[str, tuple[Night, bool]]:
         """By table its next night, and whether that is a reload that was begun; tables that are done are left out."""
@@ -76,6 +83,7 @@ class Follower:
     def _failed(self, name: str, error: EtlError, later: dict[str, float], said: dict[str, str]) -> None:
         """Try the table again later; the same failure is said once."""
         later[name] = time.monotonic() + self.retry_s
+        self.figures.failed(name, error, self.loads[name].newest)
         if said.get(name) != str(error):
             said[name] = str(error)
             self.display.failed(name, error)

@@ -126,6 +126,10 @@ class Load:
         self._shares_engine = engine is not None
         self._ahead = ahead
         self._validated = False
+        self.newest: Night | None = None
+        """The newest night that the table has, as far as it was seen."""
+        self.waits = False
+        """Whether a night is over and waited for."""
         self._begun: tuple[Night, bool, int] | None = None
         self._wait: Wait | None = None
         self._log = log.get(__name__)
@@ -153,6 +157,7 @@ class Load:
         """
         with _failures_as_words():
             status = await asyncio.to_thread(table.status, self._table)
+            self._see(status)
             pending = await asyncio.to_thread(plan.pending, self._table, status)
             self._check_ahead(status, pending)
             if pending is not None:
@@ -175,19 +180,31 @@ class Load:
         began = time.monotonic()
         with _failures_as_words(), _lock(self._table):
             status, pending = await asyncio.to_thread(self._begin, night, reload)
+            self._see(status)
             commit = status.night(str(night))
             if not reload:
                 self._check_ahead(status, pending)
             did: Literal["loaded", "reloaded", "already"] = "already"
             if commit is None or reload:
-                made = await self._plan(night, status, pending, reload, consent, at_once)
+                waits = False
+                try:
+                    made = await self._plan(night, status, pending, reload, consent, at_once)
+                except NotYet:
+                    waits = self.waits
+                    raise
+                finally:
+                    self.waits = waits
                 commit, did = await self._run_around_rot(made), "reloaded" if made.reload else "loaded"
                 await self._note(commit)
             elif consent.accept_table or consent.from_earliest or commit.decided:
                 # The word of a person may not have been noted after the commit.
                 await self._note(max(status.nights, key=lambda each: each.run))
             await asyncio.to_thread(self._finish, commit)
+            self.newest = max(parse_night(commit.night), self.newest or parse_night(commit.night))
             return Outcome(commit, did, time.monotonic() - began)
+
+    def _see(self, status: Status) -> None:
+        self.newest = parse_night(status.nights[-1].night) if status.nights else None
 
     async def take_back(self) -> Outcome | None:
         """Take back the nights that the table has and that are not over: their rows become part of the night before them, and
@@ -223,6 +240,7 @@ class Load:
                 await asyncio.to_thread(run.join, commit)
             await self._note(commit)
             await asyncio.to_thread(self._finish, commit)
+            self._see(await asyncio.to_thread(table.status, self._table))
             return Outcome(commit, "joined", time.monotonic() - began)
 
     def left(self) -> str:
@@ -488,6 +506,7 @@ class Load:
                 # Time that would be spent anyway; how many records there will be isn't known yet.
                 if self._ahead:
                     self._engine.begin(self._table.workspace / "spark", session.SMALL_OFFSETS)
+            self.waits = self._cut.is_over(goals)
             if at_once:
                 raise NotYet
             await asyncio.sleep(wait.pause_s)

@@ -16,24 +16,31 @@ from penstock.pipeline.etl.children import CHILDREN
 from penstock.pipeline.etl.display import Display
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete
+from penstock.pipeline.etl.figures import INTERRUPTED, NightFigures
 from penstock.pipeline.etl.follow import Follower
 from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import LONGEST_PAUSE_S, Load, NotYet
 from penstock.pipeline.etl.night import Night
+from penstock.pipeline.service import serving
 
 
 class Nights:
     """Nights of some tables, of which each has its own config under its name."""
 
-    def __init__(self, config: Config, tables: Mapping[str, Config], display: Display, **options: Any) -> None:
+    def __init__(
+        self, config: Config, tables: Mapping[str, Config], display: Display, figures: NightFigures, **options: Any
+    ) -> None:
         """`options` are those of each table's Load."""
+        self._config = config
         self._display = display
+        self._figures = figures
         self._engine = Engine(config, config["penstock.etl.time.zone"], display.step)
         self._loads = {
             name: Load(own, on_step=partial(display.step, table=name), engine=self._engine, name=name, **options)
             for name, own in tables.items()
         }
+        figures.watch(tables, lambda name: name in self._loads and self._loads[name].waits)
 
     async def load(self, nights: list[Night], **how: Any) -> None:
         """Load nights, each of all tables; those that are complete first. `how` are the options of `Load.night`.
@@ -47,9 +54,11 @@ class Nights:
             waited = 0  # how many in turn have had nothing to load
             while left:
                 name = left.popleft()
+                self._figures.begin(name)
                 try:
                     outcome = await self._loads[name].night(night, at_once=len(left) > 0, **how)
                     self._display.done(outcome, name)
+                    self._figures.done(name, outcome, self._loads[name].newest)
                     waited = 0
                 except NotYet:
                     left.append(name)
@@ -71,10 +80,12 @@ class Nights:
                 await self._failed(name, error, failed)
             else:
                 self._display.taken_back(outcome, name)
+                self._figures.looked(name, load.newest)
         self._raise_all(failed, "looked through")
 
     async def _failed(self, name: str, error: EtlError, failed: dict[str, EtlError]) -> None:
         """Note the failure of a table, where there are others to go on with. Raises it where there are none."""
+        self._figures.failed(name, error, self._loads[name].newest)
         if len(self._loads) == 1:
             raise error
         failed[name] = error
@@ -89,7 +100,12 @@ class Nights:
 
     def follow(self, first: Night, until: Night | None, retry_s: float) -> Coroutine[Any, Any, None]:
         """Load every night after its end."""
-        return Follower(self._loads, self._engine, first, until, retry_s, self._display).run()
+
+        async def work() -> None:
+            async with serving(self._config, "etl", [self._figures], self._figures):
+                await Follower(self._loads, self._engine, first, until, retry_s, self._display, self._figures).run()
+
+        return work()
 
     def attend(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work, and close. A signal ends the process, with one line that says what it left."""
@@ -104,6 +120,7 @@ class Nights:
             with self._display:
                 attend(do())
         except Interrupted as interrupted:
+            self._figures.end(INTERRUPTED + interrupted.number)
             CHILDREN.end()
             JVM.end()
             left = (f"table {name}: {load.left()}" if name else load.left() for name, load in self._loads.items())

@@ -1,0 +1,96 @@
+"""The file of a night's figures: read by Prometheus' parser, taken over by the next load, whatever tables are called."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.pipeline.etl.errors import EtlError, Incomplete
+from penstock.pipeline.etl.figures import UNNAMED, NightFigures
+from penstock.pipeline.etl.ledger import NightCommit, Range
+from penstock.pipeline.etl.load import Outcome
+from penstock.pipeline.etl.night import Night, parse_night
+from support.scrape import Scrape
+
+NEW_YORK = ZoneInfo("America/New_York")
+FIRST = parse_night("2013-01-01")
+
+
+def outcome(night: Night, rows: int, rejects: int) -> Outcome:
+    """What a load of so many rows and rejects came to."""
+    return Outcome(
+        NightCommit(str(night), 1, {("t", 0): Range(0, rows + rejects, rows + rejects, rows, rejects)}), "loaded", 1.5
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=4, unique=True))
+def test_the_next_load_goes_on_from_the_file_of_the_one_before(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "penstock-etl-x.prom")
+        for number in (1, 2):
+            figures = NightFigures(names, NEW_YORK, str(path))
+            figures.watch(names[:1], lambda name: False)
+            figures.begin(names[0])
+            figures.done(names[0], outcome(FIRST, 10, number), FIRST)
+            figures.end(0)
+        figures = NightFigures(names, NEW_YORK, str(path))
+        figures.watch(names[-1:], lambda name: False)
+        figures.failed(names[-1], EtlError("no"), None)
+        found = Scrape(path.read_bytes().decode())
+        first = names[0] or UNNAMED
+        assert found.value("penstock_night_loaded_rows_total", table=first) == 20
+        assert found.value("penstock_night_loaded_rejects_total", table=first) == 3
+        assert found.value("penstock_night_rejects", table=first) == 2
+        assert found.value("penstock_night_exit_code", table=names[-1] or UNNAMED) == 1
+        assert len(found.rows("penstock_night_waiting")) == 3 * len(names)
+        assert list(Path(folder).iterdir()) == [path]
+
+
+def test_times_are_those_of_the_tables_time_zone_and_any_user_may_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    before = os.umask(0o077)
+    try:
+        figures = NightFigures([""], NEW_YORK, str(path))
+        figures.watch([""], lambda name: False)
+        figures.failed("", Incomplete("not yet"), FIRST)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    found = Scrape(path.read_text())
+    ends = [datetime(2013, 1, day, 5, tzinfo=UTC).timestamp() for day in (2, 3)]
+    assert found.value("penstock_night_last_loaded_day_timestamp_seconds", table=UNNAMED) == ends[0]
+    assert found.value("penstock_night_due_timestamp_seconds", table=UNNAMED) == ends[1]
+    assert found.value("penstock_night_exit_code", table=UNNAMED) == 3
+    assert found.value("penstock_night_waiting", table=UNNAMED, reason="arrival") == 1
+    assert found.rows("penstock_night_rows") == found.rows("penstock_night_last_loaded_timestamp_seconds") == []
+
+
+def test_an_end_that_no_night_told_is_told_of_those_that_were_begun(tmp_path: Path) -> None:
+    figures = NightFigures(["a", "b"], NEW_YORK, str(tmp_path / "x.prom"))
+    figures.watch(["a", "b"], lambda name: False)
+    figures.begin("a")
+    figures.done("a", outcome(FIRST, 1, 0), FIRST)
+    figures.begin("b")
+    figures.end(143)
+    found = Scrape((tmp_path / "x.prom").read_text())
+    assert [found.value("penstock_night_exit_code", table=name) for name in "ab"] == [0, 143]
+
+
+def test_a_file_that_is_none_of_ours_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    path.write_bytes(b'\xff\nnonsense{} 1\npenstock_night_rows{table="a"} many\n')
+    figures = NightFigures(["a"], NEW_YORK, str(path))
+    figures.done("a", outcome(FIRST, 4, 0), FIRST)
+    assert Scrape(path.read_text()).value("penstock_night_rows", table="a") == 4
+
+
+def test_a_folder_that_is_not_there_costs_the_figures_and_no_night(tmp_path: Path) -> None:
+    figures = NightFigures(["a"], NEW_YORK, str(tmp_path / "nowhere" / "x.prom"))
+    figures.done("a", outcome(FIRST, 4, 0), FIRST)
