@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from support import faultio
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 from support.patience import until
+from support.small_disk import SmallDisk, memory_disk
 
 FAILING = 5
 CALLS = {
@@ -118,43 +117,10 @@ def test_files_have_a_largest_size(tmp_path: Path, library: Path) -> None:
     assert int(done.stdout.split()[-1]) > 0
 
 
-class SmallDisk:
-    """A file system of a few megabytes, which a file fills."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._ballast = path / "ballast"
-
-    def fill(self) -> None:
-        """Take what room there is, and what has become free since."""
-        with self._ballast.open("ab", buffering=0) as file:
-            for size in (1 << 16, 1 << 12, 1):
-                try:
-                    while file.write(bytes(size)) == size:
-                        pass
-                except OSError:
-                    continue
-
-    def drain(self) -> None:
-        """Give all of it back."""
-        self._ballast.unlink()
-
-    def remount(self, how: str) -> None:
-        """`ro` or `rw`."""
-        subprocess.run(["mount", "-o", f"remount,{how}", str(self.path)], check=True, capture_output=True)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    if (
-        os.getuid() != 0
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], check=False).returncode
-    ):
-        pytest.skip("mounting a small disk needs root")
-    yield SmallDisk(path)
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with memory_disk(tmp_path / "disk", "64m") as made:
+        yield made
 
 
 def two_disks(folder: Path, disk: SmallDisk, broker: BrokerProcess, **properties: object) -> World:

@@ -64,11 +64,14 @@ Faults
 - `sandbox`: a filter of system calls around a process
 - `load`: load that writes down what it was told
 - `lossy_disk`: a file system whose power can be cut
+- `small_disk`: one whose room is taken and given back
 - `history`: the judge of such a load and of the log
 - `admin_run`: random admin work under kill -9 (`make faults`)
 - `admin_work`: its workers
 - `admin_look`: its look at a broker while nobody works
 - `admin_world`: its model of all that was acknowledged
 - `soak`: a pipeline that runs for an hour while all happens to it (`make soak`)
+- `soak_world`: its processes, and what an operator asks of them
+- `soak_events`: what happens, one function an event
 - `soak_ledger`: what it has sent and owes
 """

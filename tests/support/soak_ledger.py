@@ -19,6 +19,7 @@ class Ledger:
         self._waiting: dict[str, dict[str, set[str]]] = defaultdict(dict)  # topic -> id -> sources from which it has to come
         self._safe: dict[str, set[str]] = defaultdict(set)  # ids that the target has
         self._open: dict[str, set[str]] = defaultdict(set)  # ids that may be there
+        self._acknowledged: dict[str, set[str]] = defaultdict(set)
         self.acknowledged: Counter[tuple[str, str]] = Counter()  # records by topic and source
         self.unknown = 0  # records whose acknowledgement never came
 
@@ -27,6 +28,7 @@ class Ledger:
         with self._lock:
             for word in ids:
                 self.acknowledged[topic, source] += 1
+                self._acknowledged[topic].add(word)
                 if word not in self._safe[topic]:
                     self._waiting[topic].setdefault(word, set()).add(source)
 
@@ -76,6 +78,11 @@ class Ledger:
             known = [*list(self._waiting[topic])[-number:], *list(self._safe[topic])[:number]]
         return known
 
+    def lost_for_good(self, topic: str, found: Iterable[str]) -> set[str]:
+        """The ids that a source had acknowledged and that the topic's output doesn't have, on purpose or not."""
+        with self._lock:
+            return self._acknowledged[topic].difference(found)
+
     def judge(self, topic: str, found: Iterable[str]) -> list[str]:
         """What is wrong with the ids that a topic's output has."""
         counts = Counter(found)
@@ -90,4 +97,50 @@ class Ledger:
         ):
             if words:
                 wrong.append(f"{topic}: {len(words)} ids {what}, such as {sorted(words)[:3]}")
+        return wrong
+
+
+class TableLedger:
+    """The rows that a table must have: those that nights brought but for those that its owner has deleted."""
+
+    def __init__(self) -> None:
+        self.nights: dict[str, set[str]] = {}
+        """The ids that came with each night."""
+        self.deleted: set[str] = set()
+        self.named: Counter[str] = Counter()
+        """How many rows of each night the statements deleted that are in force: a reload of a night ends what is about it."""
+
+    @property
+    def rows(self) -> set[str]:
+        """The ids that are there."""
+        return set[str]().union(*self.nights.values()) - self.deleted
+
+    def load(self, night: str, output: Iterable[str]) -> None:
+        """A night took along what a topic has by now."""
+        self.nights[night] = set(output).difference(*self.nights.values())
+
+    def delete(self, ids: set[str]) -> None:
+        """The owner has deleted rows."""
+        for night, came in self.nights.items():
+            self.named[night] += len(ids & came)
+        self.named = +self.named
+        self.deleted |= ids
+
+    def reload(self, night: str, *, restore: bool) -> None:
+        """A night was loaded again, and what was deleted of it came back or stayed away."""
+        del self.named[night]
+        if restore:
+            self.deleted -= self.nights[night]
+
+    def judge(self, name: str, found: Iterable[str]) -> list[str]:
+        """What is wrong with the rows that a table has."""
+        counts, owed = Counter(found), self.rows
+        wrong = []
+        for what, words in (
+            ("missing", owed - counts.keys()),
+            ("more than once", {word for word, count in counts.items() if count > 1}),
+            ("too many", counts.keys() - owed),
+        ):
+            if words:
+                wrong.append(f"table {name}: {len(words)} rows {what}, such as {sorted(words)[:3]}")
         return wrong

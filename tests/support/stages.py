@@ -28,6 +28,8 @@ class StageProcess:
         self.command = command
         self.config = config
         self.arguments = list(arguments)
+        self.environment: dict[str, str] = {}
+        """What the next starts have beside this process's own."""
         self.log_path = config.with_name(f"{name or command}.log")
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0  # where the last start's output begins in the log
@@ -43,7 +45,7 @@ class StageProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PENSTOCK_FAILPOINTS": failpoints},
+                env={**os.environ, **self.environment, "PENSTOCK_FAILPOINTS": failpoints},
             )
         if await_started and not failpoints:
             self.wait_for(STARTED.decode())
