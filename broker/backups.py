@@ -25,7 +25,8 @@ from penstock.broker import tasks
 from penstock.broker.logs.folder import STORE
 from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.store.base import StoreError
-from penstock.broker.store.embedded import REPLACED, EmbeddedStore
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.sharedtree import REPLACED
 from penstock.broker.store.sound import check, glance
 from penstock.durable import sync_folder
 from penstock.failpoints import declare, failpoint
@@ -171,20 +172,20 @@ class Backups:
 
     async def _is_displaced(self) -> bool:
         """Whether the store's file isn't in its place. Says it once, and has a backup taken where there is none."""
-        displaced = await self._threads.run(self._store.path, self._store.displaced)
+        displaced = await self._threads.run(self._store.shared.path, self._store.shared.displaced)
         if displaced:
             await self._look_for_backups()
         if displaced == self._displaced:
             return bool(displaced)
         self._displaced = displaced
         if not displaced:
-            _log.warning("the metadata store %s is in its place again", self._store.path)
+            _log.warning("the metadata store %s is in its place again", self._store.shared.path)
             return False
         self._kept = dict.fromkeys(self._folders, -1)
         _log.error(
             "the metadata store %s %s while the broker runs: from now on all changes are only in its backups (%s). Stop the "
             "broker%s, and start it once with `--restore-metadata`",
-            self._store.path, displaced, ", ".join(str(folder / NEWEST) for folder in self._folders),
+            self._store.shared.path, displaced, ", ".join(str(folder / NEWEST) for folder in self._folders),
             ", move away what lies there now" if displaced == REPLACED else "",
         )  # fmt: skip
         return True

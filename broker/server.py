@@ -284,7 +284,7 @@ class Server:
 
     async def _keep_store(self, store: EmbeddedStore, dirs: LogDirs) -> None:
         """The store is read and right: say in every folder that there is one, and keep backups of it."""
-        await asyncio.get_running_loop().run_in_executor(None, name_store, dirs, store.id)
+        await asyncio.get_running_loop().run_in_executor(None, name_store, dirs, store.shared.id)
         backups = Backups(store, [log_dir.path for log_dir in dirs.online[:2]])
         backups.start()
         self._undo.append(backups.stop)

@@ -1,7 +1,8 @@
 """The metadata store: a small tree of versioned nodes with ZooKeeper's semantics. In reading order:
 
-base      what the control plane knows of its store
-embedded  the store of a single node, in SQLite
-sound     whether a store's file is what was written to it
-values    a node's JSON, checked as it is read
+base        what the control plane knows of its store
+sharedtree  a tree in one SQLite file
+embedded    the store of a single node: a session on such a tree
+sound       whether a store's file is what was written to it
+values      a node's JSON, checked as it is read
 """

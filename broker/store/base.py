@@ -9,6 +9,8 @@ Paths and JSON are those of Kafka with ZooKeeper: `paths` has them in one place.
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +38,19 @@ class NodeExistsError(StoreError):
 
 class BadVersionError(StoreError):
     """The node's version is not the expected one."""
+
+
+class SessionLostError(StoreError):
+    """The session has ended, and its ephemeral nodes with it. No call can be made in it any more: begin a new one."""
+
+
+class UnknownOutcomeError(StoreError):
+    """The connection broke before the answer came, and the nodes don't tell whether the change was made. It is settled: a read
+    shows what there is, and nothing of this call comes later."""
+
+
+class TooLargeError(StoreError):
+    """More than the store takes at once, and it must not be cut."""
 
 
 class NotEmptyError(StoreError):
@@ -88,6 +103,7 @@ class Event(Enum):
     CHANGED = "changed"
     DELETED = "deleted"
     CHILDREN = "children"
+    MISSED = "missed"  # The connection was away, the session is alive: anything may have changed, look again at everything.
 
 
 Watch = Callable[[str, Event], None]
@@ -134,10 +150,21 @@ Operation = Create | Set | Delete | Check
 
 
 class Store(Protocol):
-    """A tree of versioned nodes. What a method has returned from is durable.
+    """One session with a tree of versioned nodes. What a method has returned from is durable.
 
-    All methods run on the asyncio loop; they raise the StoreErrors above.
+    All methods run on the asyncio loop; they raise the StoreErrors above. Calls are carried out in the order in which they are
+    made. A watch fires before any read shows what it is about.
     """
+
+    @property
+    def session(self) -> int:
+        """The session's number: the owner of its ephemeral nodes (`Stat.ephemeral_session`)."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set once the session has ended without `close`: every call raises SessionLostError, and no watch fires any more."""
+        ...
 
     async def create(
         self,
@@ -168,15 +195,21 @@ class Store(Protocol):
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes."""
+        """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes, or the node does."""
         ...
 
     async def tree(self, path: str) -> dict[str, bytes]:
-        """The bytes of every node below a node, by path relative to it: one read for all that a start needs."""
+        """The bytes of every node below a node, by path relative to it: one read for all that a start needs.
+
+        In ZooKeeper the nodes are read one by one: they need not have been so at one moment."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """All or nothing, in order; per operation the created path, the new version, or None."""
+        ...
+
+    async def sync(self) -> None:
+        """Wait until this session sees all that was answered to anybody before the call."""
         ...
 
     async def changes(self) -> int:
@@ -257,6 +290,23 @@ class paths:
         if user is None:
             return f"{paths.CLIENT_CONFIGS}/{client_id}"
         return f"{paths.USER_CONFIGS}/{user}" + ("" if client_id is None else f"/clients/{client_id}")
+
+
+_NAMELESS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""What ZooKeeper takes in no name of a node."""
+
+
+def check_path(path: str) -> None:
+    """Raises StoreError if no node below `/` can have this path."""
+    if not path.startswith("/") or path.endswith("/") or "//" in path:
+        raise StoreError(path, "is not a path below `/`")
+    if _NAMELESS.search(path):
+        raise StoreError(ascii(path), "has a character that no node's name may have")
+
+
+def parent_of(path: str) -> str:
+    """The path of a node's parent."""
+    return path.rpartition("/")[0] or "/"
 
 
 def quoted(name: str) -> str:

@@ -45,6 +45,7 @@ Inside the test process
 - `pagecache`: what of a file is in the page cache
 - `machine_bench`: a coordinator's machine on a clock of the test's own
 - `metadata_store`: the store of a broker that is stopped, changed node by node
+- `store_homes`: the homes of a metadata store, with sessions that expire, for tests that hold for each
 
 Machines (`make deploy-test`)
 - `packages`: Debian packages and bundles of this checkout

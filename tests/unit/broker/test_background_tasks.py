@@ -283,7 +283,7 @@ def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too()
 def test_a_store_that_can_not_end_its_session_is_closed_all_the_same(tmp_path: Path) -> None:
     async def run() -> None:
         store = await EmbeddedStore.open(tmp_path / "store.db")
-        await store._run("/", lambda: store._database.execute("PRAGMA query_only = 1"))
+        await store._run("/", lambda: store.shared._database.execute("PRAGMA query_only = 1"))
         with pytest.raises(StoreError):
             await store.close()
 

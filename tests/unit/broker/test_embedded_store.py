@@ -1,13 +1,15 @@
-"""The embedded store keeps ZooKeeper's rules, all or nothing, across restarts and kills."""
+"""The embedded store across restarts, kills and formats, and its sessions; what holds for every store: test_store.py."""
 
 import asyncio
 import contextlib
 import os
+import queue
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,20 +19,13 @@ from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
 from penstock.broker.store import sound
 from penstock.broker.store.base import (
-    BadVersionError,
-    Check,
     CorruptStoreError,
-    Create,
-    Delete,
     Event,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    Set,
     StoreError,
     paths,
 )
 from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.sharedtree import SharedTree
 
 Scenario = Callable[[EmbeddedStore], Awaitable[None]]
 
@@ -48,89 +43,6 @@ def check(path: Path, scenario: Scenario) -> None:
     asyncio.run(run())
 
 
-def test_nodes_have_versions_and_parents(tmp_path: Path) -> None:
-    async def scenario(store: EmbeddedStore) -> None:
-        with pytest.raises(NoNodeError):
-            await store.create("/a/b", b"x")
-        assert await store.create("/a/b", b"x", parents=True) == "/a/b"
-        with pytest.raises(NodeExistsError):
-            await store.create("/a/b")
-        data, stat = await store.get("/a/b")
-        assert (data, stat.version) == (b"x", 0)
-        assert await store.set("/a/b", b"y", 0) == 1
-        with pytest.raises(BadVersionError):
-            await store.set("/a/b", b"z", 0)
-        assert (await store.get("/a/b"))[0] == b"y"
-        with pytest.raises(NotEmptyError):
-            await store.delete("/a")
-        with pytest.raises(BadVersionError):
-            await store.delete("/a/b", 0)
-        await store.delete("/a", recursive=True)
-        assert await store.exists("/a/b") is None
-        with pytest.raises(NoNodeError):
-            await store.get("/a")
-
-    check(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("path", ["", "/", "a", "/a/", "/a//b"])
-def test_bad_paths_are_refused(tmp_path: Path, path: str) -> None:
-    async def scenario(store: EmbeddedStore) -> None:
-        with pytest.raises(StoreError):
-            await store.create(path, parents=True)
-
-    check(tmp_path, scenario)
-
-
-def test_children_and_sequence_nodes(tmp_path: Path) -> None:
-    async def scenario(store: EmbeddedStore) -> None:
-        await store.create("/q")
-        first = await store.create("/q/n-", sequence=True)
-        await store.delete(first)
-        second = await store.create("/q/n-", sequence=True)
-        assert first < second  # a number is never handed out twice
-        await store.create("/q/a/deep", parents=True)
-        assert await store.children("/q") == ["a", second.rpartition("/")[2]]
-
-    check(tmp_path, scenario)
-
-
-def test_multi_is_all_or_nothing(tmp_path: Path) -> None:
-    async def scenario(store: EmbeddedStore) -> None:
-        await store.create("/a", b"1")
-        with pytest.raises(BadVersionError):
-            await store.multi([Set("/a", b"2"), Create("/b"), Check("/a", 7)])
-        assert (await store.get("/a"))[0] == b"1"
-        assert await store.exists("/b") is None
-        done = await store.multi([Check("/a", 0), Set("/a", b"2"), Create("/b"), Delete("/b")])
-        assert done == [None, 1, "/b", None]
-
-    check(tmp_path, scenario)
-
-
-def test_a_watch_fires_once_and_only_for_its_kind(tmp_path: Path) -> None:
-    async def scenario(store: EmbeddedStore) -> None:
-        seen: list[tuple[str, Event]] = []
-
-        def watch(path: str, event: Event) -> None:
-            seen.append((path, event))
-
-        assert await store.exists("/a", watch) is None
-        await store.children("/", watch)
-        await store.create("/a")
-        await store.set("/a", b"1")
-        await store.get("/a", watch)
-        with pytest.raises(BadVersionError):
-            await store.set("/a", b"2", 9)
-        await asyncio.sleep(0)
-        assert seen == [("/a", Event.CREATED), ("/", Event.CHILDREN)]
-        await store.delete("/a")
-        await asyncio.sleep(0)
-        assert seen[2:] == [("/a", Event.DELETED)]
-
-    check(tmp_path, scenario)
-
-
 def test_ephemeral_nodes_end_with_their_session(tmp_path: Path) -> None:
     async def make(store: EmbeddedStore) -> None:
         await store.create("/live", ephemeral=True)
@@ -145,33 +57,54 @@ def test_ephemeral_nodes_end_with_their_session(tmp_path: Path) -> None:
     check(tmp_path, look)
 
 
-def test_zxids_grow_and_tell_a_node_from_its_successor(tmp_path: Path) -> None:
+def test_zxids_grow_over_a_restart(tmp_path: Path) -> None:
+    last = 0
+
     async def scenario(store: EmbeddedStore) -> None:
-        await store.create("/a", b"1")
-        made = (await store.get("/a"))[1]
-        assert made.created_zxid == made.modified_zxid == await store.changes()
-        await store.multi([Set("/a", b"2"), Create("/b"), Create("/c/d", parents=True)])
-        changed, zxid = (await store.get("/a"))[1], await store.changes()
-        assert zxid > made.created_zxid
-        assert (changed.created_zxid, changed.modified_zxid) == (made.created_zxid, zxid)
-        for path in ("/b", "/c", "/c/d"):
-            assert (await store.get(path))[1].created_zxid == zxid, "all of a multi is one change"
-        await store.delete("/a")
-        await store.create("/a", b"1")
-        again = (await store.get("/a"))[1]
-        assert again.version == made.version and again.created_zxid > zxid
-        child = (await store.get("/c"))[1]
-        await store.create("/c/e")
-        assert (await store.get("/c"))[1] == child, "a child changes nothing of its parent's"
+        nonlocal last
+        await store.create(f"/live-{last}", ephemeral=True)
+        stat = await store.exists(f"/live-{last}")
+        assert stat is not None and stat.created_zxid > last
+        last = stat.created_zxid
 
-    check(tmp_path, scenario)
+    for _ in range(3):
+        check(tmp_path, scenario)
 
-    async def opened_again(store: EmbeddedStore) -> None:
-        last = await store.changes()
-        await store.create("/a/live", ephemeral=True)
-        assert (await store.get("/a/live"))[1].created_zxid > last
 
-    check(tmp_path, opened_again)
+def test_sessions_of_several_loops_share_a_tree(tmp_path: Path) -> None:
+    """Brokers in one process have a loop each; one whose loop is closed in mid-session holds up nobody."""
+    shared = asyncio.run(SharedTree.open(tmp_path / "metadata.db"))
+    heard: queue.Queue[tuple[str, Event]] = queue.Queue()
+
+    async def abandon() -> int:
+        store = await EmbeddedStore.begin(shared)
+        await store.create("/abandoned", ephemeral=True)
+        await store.children("/", lambda path, event: heard.put((path, event)))
+        return store.session
+
+    async def work(name: str) -> None:
+        store = await EmbeddedStore.begin(shared)
+        for number in range(100):
+            await store.create(f"/{name}-{number}")
+        await store.create(f"/{name}", ephemeral=True)
+        await store.close()
+
+    session = asyncio.run(abandon())
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(asyncio.run, work(name)) for name in ("a", "b", "c")]:
+            done.result()
+    assert heard.empty()
+
+    async def look() -> None:
+        store = await EmbeddedStore.begin(shared)
+        names = await store.children("/")
+        assert len(names) == 301 and "abandoned" in names
+        stat = await store.exists("/abandoned")
+        assert stat is not None and stat.ephemeral_session == session != store.session
+        await store.close()
+        await shared.close()
+
+    asyncio.run(look())
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata-format-2.sql"
