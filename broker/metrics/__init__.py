@@ -5,6 +5,7 @@ service      the HTTP server of one broker, and what it puts together for a page
 health       whether the broker lives and serves
 families     every metric: its name, type, labels, and what it means
 bounds       what keeps a page small
+topics       what topics take and give
 connections  connections and the control plane's loop
 partitions   partitions and their logs
 groups       how far groups are behind

@@ -15,14 +15,14 @@ ROWS_MAX = 2_000
 PAGE_BYTES = 1_000_000
 OTHERS_BYTES = 60_000
 """What has no bound here is less."""
-VALUE_BYTES = 14
-"""A number with blank, line end and `_total`, about."""
+VALUE_BYTES = 24
+"""A number of up to 16 digits, with blank, line end and `_total`."""
 
 Row = tuple[str, float]
 
 
 def row_bytes(family: Family, labels: str) -> int:
-    """About how long a sample is on the page."""
+    """How long a sample is on the page, at most."""
     return len(family.name) + len(labels.encode("utf-8", "replace")) + VALUE_BYTES
 
 

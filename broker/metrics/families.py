@@ -9,6 +9,18 @@ from __future__ import annotations
 
 from penstock.metrics import Family
 
+# Topics.
+_TOPIC = ("topic",)
+_TOPIC_STEM = "kafka_server_brokertopicmetrics_"
+MESSAGES_IN = Family(f"{_TOPIC_STEM}messagesin", "counter", "Records that were appended; without a topic: of all.", _TOPIC)
+BYTES_IN = Family(f"{_TOPIC_STEM}bytesin", "counter", "Bytes of batches that were appended.", _TOPIC)
+BYTES_OUT = Family(f"{_TOPIC_STEM}bytesout", "counter", "Bytes of batches that consumers were sent.", _TOPIC)
+PRODUCES = Family(f"{_TOPIC_STEM}totalproducerequests", "counter", "Partitions that produce requests named.", _TOPIC)
+FETCHES = Family(f"{_TOPIC_STEM}totalfetchrequests", "counter", "Partitions that fetch requests asked for.", _TOPIC)
+FAILED_PRODUCES = Family(f"{_TOPIC_STEM}failedproducerequests", "counter", "Of those, answered with an error.", _TOPIC)
+FAILED_FETCHES = Family(f"{_TOPIC_STEM}failedfetchrequests", "counter", "Of those, answered with an error.", _TOPIC)
+TOPIC_PARTITIONS = Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", _TOPIC)
+
 # Connections, threads, the control plane's loop.
 CONNECTIONS = Family("penstock_connections", "gauge", "Connections of clients.")
 CONNECTIONS_ACCEPTED = Family("penstock_connections_accepted", "counter", "Connections that were accepted.")
@@ -21,7 +33,6 @@ LOOP_DELAY = Family(
 )
 
 # Logs and their folders.
-TOPIC_PARTITIONS = Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", ("topic",))
 _FOLDER = ("folder",)
 FOLDER_FREE = Family("penstock_log_folder_free_bytes", "gauge", "Free bytes of the disk that a log folder lies on.", _FOLDER)
 FOLDER_SIZE = Family("penstock_log_folder_size_bytes", "gauge", "Bytes of the disk that a log folder lies on.", _FOLDER)

@@ -28,7 +28,6 @@ from penstock.broker.metrics.families import (
     PARTITION_COUNT,
     REPLICAS,
     REPLICAS_COUNT,
-    TOPIC_PARTITIONS,
     UNDER_MIN_ISR,
     UNDER_MIN_ISR_COUNT,
     UNDER_REPLICATED,
@@ -37,8 +36,6 @@ from penstock.broker.metrics.families import (
 from penstock.broker.topic import PartitionState
 from penstock.broker.turns import Turns
 from penstock.metrics import Family, Page, labels_text, one
-
-TOPICS_BYTES = 100_000
 
 LogFigures = tuple[int, int, int]
 """Bytes, first offset, end."""
@@ -98,10 +95,6 @@ class PartitionGatherer:
             for family in (*(family for family, _ in OF_LOGS), *OF_COPIES):
                 bounds.drop(family, count)
         _write_counts(page, counts, len(topics))
-        labels = [labels_text(TOPIC_PARTITIONS, (topic.name,)) for topic in topics]
-        page.family(TOPIC_PARTITIONS)
-        fitting = bounds.fitting((TOPIC_PARTITIONS,), labels, TOPICS_BYTES)
-        page.samples([(text, len(topic.partitions)) for text, topic in zip(labels[:fitting], topics, strict=False)])
         return counts
 
     async def _write_each(

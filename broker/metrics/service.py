@@ -6,24 +6,22 @@ put together.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from penstock import log
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.grouplag import GroupLag
-from penstock.broker.logs.logdirs import Key
 from penstock.broker.metrics import cluster, connections
 from penstock.broker.metrics.bounds import Bounds
 from penstock.broker.metrics.families import READY, RECOVERING
 from penstock.broker.metrics.groups import GroupGatherer
 from penstock.broker.metrics.health import BrokerHealth
-from penstock.broker.metrics.partitions import LogFigures, PartitionGatherer
+from penstock.broker.metrics.partitions import PartitionGatherer
+from penstock.broker.metrics.topics import TopicGatherer
 from penstock.broker.turns import Turns
 from penstock.broker.upkeep.pulse import Pulse
 from penstock.broker.upkeep.space import FolderSpace
-from penstock.errors import KafkaError
 from penstock.http import HttpServer
 from penstock.metrics import Page, Process, one, routes
 from penstock.pyx.net.border import DataPlane
@@ -42,6 +40,7 @@ class Figures:
         self._space = FolderSpace(context.dirs)
         folder_of = context.topics.logs.folder_of
         self._lag = GroupLag(context.groups, context.log_manager, folder_of, context.now_ms)
+        self._topics = TopicGatherer(context)
         self._partitions = PartitionGatherer(context)
         self._groups = GroupGatherer(context, self._lag)
 
@@ -62,20 +61,15 @@ class Figures:
         turns, bounds = Turns(), Bounds()
         cluster.write(page, self._context)
         connections.write(page, self._data_plane, self._pulse)
-        logs = await self._logs(turns)
+        await self._topics.write(page, bounds, turns)
+        await turns.take()
+        found = self._context.log_manager.partition_figures()
+        await turns.take()
+        logs = {(topic, partition): (size, start, end) for topic, partition, size, start, end in found}
         await self._groups.write(page, bounds, logs, turns)
         counts = await self._partitions.write(page, bounds, logs, turns)
         cluster.write_folders(page, self._context, self._space, counts)
         bounds.write(page)
-
-    async def _logs(self, turns: Turns) -> dict[Key, LogFigures]:
-        """The open logs."""
-        manager, found = self._context.log_manager, {}
-        async for key in turns.each(manager.partitions()):
-            with contextlib.suppress(KafkaError):  # It was deleted since the list was made.
-                where = manager.offsets(*key)
-                found[key] = (manager.size_bytes(*key), where.log_start, where.high_watermark)
-        return found
 
 
 class Watched:

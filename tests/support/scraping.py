@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import Metric
@@ -39,15 +40,23 @@ def families(address: str, *, open_metrics: bool = True) -> list[Metric]:
     return list(parse(body.decode()))
 
 
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def _samples(found: Iterable[Metric]) -> Samples:
+    return {(one.name, frozenset(one.labels.items())): one.value for family in found for one in family.samples}
+
+
+def read(page: bytes) -> Samples:
+    """The samples of a page in the text format, by name and labels."""
+    return _samples(text_families(page.decode()))
+
+
 class Scrape:
     """The samples of one page."""
 
     def __init__(self, address: str) -> None:
-        self.samples = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in families(address)
-            for sample in family.samples
-        }
+        self.samples = _samples(families(address))
 
     def get(self, name: str, **labels: object) -> float | None:
         """The sample with just these labels; None: it isn't there."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import metrics
@@ -22,6 +23,7 @@ from support.patience import until
 from support.scraping import Scrape, families
 
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
+TOPICS = "kafka_server_brokertopicmetrics"
 GROUP = "kafka_consumergroup"
 HOUR_MS = 3_600_000
 
@@ -53,18 +55,36 @@ def test_each_metric_that_is_declared_is_on_the_page_and_no_other(make_broker: M
             assert family.type == ours.kind, family.name
             for sample in family.samples:
                 labels = sample.labels.keys() - {"le", "quantile"}
-                assert labels == set(ours.labels), sample
+                # What all topics have together has no topic.
+                assert labels == set(ours.labels) or (family.name.startswith(TOPICS) and not labels), sample
 
 
 def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker) -> None:
     broker = make_broker(**HTTP)
-    create(broker.bootstrap, "loaded")
+    create(broker.bootstrap, "loaded", **{"max.message.bytes": "500"})
+    create(broker.bootstrap, "idle")
+    before = Scrape(broker.http)
+    assert before(f"{TOPICS}_messagesin_total", topic="idle") == 0
     assert produce(broker, "loaded", 20) == 0
-    commit(broker, "own", "loaded", 15)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0})
+    failed: list[Any] = []
+    producer.produce("loaded", b"x" * 1000, on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(30) == 0 and failed[0] is not None
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "own", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("loaded", 0, 0)])
+    assert len(consumer.consume(20, 30)) == 20
+    consumer.commit(offsets=[TopicPartition("loaded", 0, 15)], asynchronous=False)
+    consumer.close()
     found = Scrape(broker.http)
-    log: dict[str, object] = {"topic": "loaded", "partition": 0}
-    size = found("kafka_log_log_size", **log)
-    assert 20 * 100 < size <= (broker.data / "loaded-0" / "00000000000000000000.log").stat().st_size
+    log_bytes = (broker.data / "loaded-0" / "00000000000000000000.log").stat().st_size
+    assert found(f"{TOPICS}_messagesin_total", topic="loaded") == 20
+    assert found(f"{TOPICS}_failedproducerequests_total", topic="loaded") == 1
+    assert found(f"{TOPICS}_totalproducerequests_total", topic="loaded") == 21
+    size = found("kafka_log_log_size", topic="loaded", partition=0)
+    assert found(f"{TOPICS}_bytesin_total", topic="loaded") == size <= log_bytes
+    assert found(f"{TOPICS}_bytesout_total", topic="loaded") >= size
+    assert found(f"{TOPICS}_bytesin_total") >= size
+    log = {"topic": "loaded", "partition": 0}
     gauges: list[tuple[str, dict[str, object], float]] = [
         ("kafka_log_log_logendoffset", log, 20),
         ("kafka_log_log_size", log, size),
@@ -87,6 +107,7 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     again = Scrape(broker.http)
     for name, labels, number in gauges:
         assert again(name, **labels) == number, name
+    assert again(f"{TOPICS}_messagesin_total", topic="loaded") == 0  # and that it began again is said:
     assert again("process_start_time_seconds") > started_s
 
 
@@ -178,6 +199,19 @@ def test_names_of_groups_and_clients_are_read_back_as_they_are(make_broker: Make
         assert {sample.labels["consumergroup"] for sample in found[f"{GROUP}_lag"].samples} == set(groups)
 
 
+def test_a_topic_that_is_deleted_takes_its_figures_along(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "short")
+    produce(broker, "short", 5)
+    before = Scrape(broker.http)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["short"])["short"].result(30)
+    after = Scrape(broker.http)
+    assert after.get(f"{TOPICS}_messagesin_total", topic="short") is None
+    assert after.get("kafka_log_log_size", topic="short", partition=0) is None
+    assert after(f"{TOPICS}_messagesin_total") >= before(f"{TOPICS}_messagesin_total") >= 5
+
+
 @pytest.mark.parametrize("wanted", ["auto", "true", "false"])
 def test_series_of_partitions_can_be_chosen(make_broker: MakeBroker, wanted: str) -> None:
     broker = make_broker(**HTTP, **{"penstock.metrics.partitions": wanted})
@@ -194,7 +228,9 @@ def test_a_broker_in_the_process_shows_its_figures(tmp_path: Path) -> None:
     with Broker(tmp_path, properties=HTTP) as broker:
         create(broker.bootstrap, "here")
         produce(broker, "here", 2)
-        assert Scrape(broker.http)("kafka_log_log_logendoffset", topic="here", partition=0) == 2
+        found = Scrape(broker.http)
+        assert found("kafka_log_log_logendoffset", topic="here", partition=0) == 2
+        assert found(f"{TOPICS}_messagesin_total", topic="here") == 2
     with Broker(tmp_path) as broker, pytest.raises(RuntimeError, match=r"penstock\.http\.listen"):
         _ = broker.http
 
