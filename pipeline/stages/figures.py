@@ -43,7 +43,10 @@ LAST_COMMIT = Family(
     OF_A_LANE,
 )
 STATE = Family(
-    "penstock_lane_state", "gauge", "1 for the state that the partition is in, as `status` names it.", (*OF_A_LANE, "state")
+    "penstock_lane_state",
+    "gauge",
+    "1 for the state that the partition is in, as `status` names it; 0 for those it has left.",
+    (*OF_A_LANE, "state"),
 )
 LANES = Family("penstock_lanes", "gauge", "Partitions, or topics that have none yet, by state.", (*STAGE, "state"))
 HELD = Family("penstock_stage_held_bytes", "gauge", "Fetched, and not yet in a transaction that has ended.", STAGE)
@@ -88,14 +91,13 @@ class Table:
     async def write(self, page: Page, families: Sequence[Family], weight: Family) -> None:
         """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one."""
         rows = self._bounded(weight)
+        labels = {key: labels_text(weight, (*self._stage, *key)) for key in rows}  # all families have the same
         for family in families:
             page.family(family)
             join = self._joined.get(family, sum)
             for some in pieces(rows, LANES_A_STEP):
                 kept = {key: [numbers[family] for numbers in rows[key] if family in numbers] for key in some}
-                page.samples(
-                    (labels_text(family, (*self._stage, *key)), join(numbers)) for key, numbers in kept.items() if numbers
-                )
+                page.samples((labels[key], join(numbers)) for key, numbers in kept.items() if numbers)
                 await asyncio.sleep(0)
 
     def _bounded(self, weight: Family) -> Mapping[Key, list[Numbers]]:
@@ -134,6 +136,8 @@ class LaneFigures:
         self._choice = choice
         self._lanes = lanes
         self._topics = topics
+        self._had: dict[Key, set[str]] = {}
+        """The states that each has had: those get a series, since all states of all partitions would be most of the page."""
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
@@ -151,8 +155,10 @@ class LaneFigures:
         page.family(STATE)
         for some in pieces(states if by_partition(self._choice, len(placed)) else (), LANES_A_STEP):
             for key in some:
+                had = self._had.setdefault(key, set())
+                had.add(states[key])
                 page.samples(
-                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in STATES
+                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in had
                 )
             await asyncio.sleep(0)
         found = Counter(states.values())

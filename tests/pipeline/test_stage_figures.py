@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -324,3 +325,33 @@ def test_states_of_dedupe(tmp_path: Path) -> None:
         made["target"].kill()
         found = await_figures(w.stage, lambda found: list(found.states().values()) == ["unreachable"])
         assert found.value("penstock_stage_ready") == 0
+
+
+def test_an_address_that_can_not_be_had_is_one_sentence(w: World) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        for address, code, words in (
+            (f"127.0.0.1:{other.getsockname()[1]}", 1, "can't be listened at: "),
+            ("0.0.0.0:0", 2, "is reached from other machines, and asks nobody who they are: set `penstock.http.public=true`"),
+            ("nonsense", 2, "is not HOST:PORT"),
+        ):
+            w.configure(penstock_mirror_http_listen=address)
+            w.mirror.start(await_started=False)
+            assert w.mirror.wait() == code, w.mirror.text()
+            assert f"`penstock.mirror.http.listen={address}` {words}" in w.mirror.text()
+            assert "Traceback" not in w.mirror.text() and "started" not in w.mirror.text()
+
+
+def test_health_is_told_while_the_target_is_away_and_lines_are_json(w: World) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        w.configure(bootstrap_servers=f"127.0.0.1:{nobody.getsockname()[1]}", penstock_log_format="json")
+        w.mirror.start(await_started=False)
+        w.mirror.wait_for("waits to reach the cluster")
+        status, said = health(w.mirror, "ready")
+        assert (status, said["tried"], said["target"]) == (503, False, "it was not reached yet")
+        assert health(w.mirror, "live")[0] == 200
+        assert scrape(w.mirror).value("penstock_stage_ready") == 0
+        lines = [json.loads(line) for line in w.mirror.text().splitlines()]
+        assert {(line["process"], line["mirror"]) for line in lines if "mirror" in line} == {(f"mirror-{w.topic}", w.topic)}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -667,3 +670,46 @@ def test_a_look_that_nobody_thought_of_holds_up_nobody() -> None:
     stage = Stage(worker, good)
     asyncio.run(stage.run(lambda: worker.calls.count("check") > 2 and good.calls.count("check") > 2 and worker.ended > 3))
     assert not stage.lanes.stopped()
+
+
+def test_a_lane_that_commits_nothing_while_records_wait_is_silent() -> None:
+    worker = Worker()
+    worker.position = replace(worker.position, committed_ms=time.time_ns() // 1_000_000 - 3_600_000)
+    stage = Stage(worker)
+    stage.input.ends = lambda tp: (0, 20, 20)  # type: ignore[assignment, method-assign]  # so far has the log come
+    lane = stage.lanes.lanes["t", 0]
+    states = set()
+
+    def is_silent() -> bool:
+        states.add(stage.lanes.state(lane)["state"])
+        if lane.moving:
+            lane.outlook.waits_since = -LONG_S  # so long have they waited
+        return "silent" in states
+
+    asyncio.run(stage.run(is_silent))
+    assert states == {"not begun", "copying", "silent"}
+    assert stage.lanes.stopped() == {}
+
+
+def test_a_turn_that_hangs_is_named() -> None:
+    async def ask() -> None:
+        stage = Stage(Worker(), Worker())
+        assert stage.lanes.hung() == []
+        now = asyncio.get_running_loop().time()
+        stage.lanes.lanes["t", 0].turn_since = now - lanes.TURN_MAX_S - 1
+        stage.lanes.lanes["t", 1].turn_since = now
+        assert stage.lanes.hung() == ["t-0"]
+
+    asyncio.run(ask())
+
+
+def test_a_turn_is_noted_while_it_lasts() -> None:
+    async def note() -> None:
+        since.append(lane.turn_since)
+
+    since: list[float] = []
+    worker = Worker({("turn", 1): note, ("turn", 2): KafkaError(ErrorCode.NETWORK_EXCEPTION)})
+    stage = Stage(worker)
+    lane = stage.lanes.lanes["t", 0]
+    asyncio.run(stage.run(lambda: worker.calls.count("turn") > 2))
+    assert since[0] < math.inf == lane.turn_since
