@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from penstock import log
-from penstock.config import ConfigError
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS
@@ -144,44 +143,38 @@ def command(
         raise click.UsageError("--deleted says what a --reload does")
     config = job.load(path, overrides, "etl")
     log.setup(form=config["penstock.log.format"], process="etl")
-    job.check_tables(config)
     zone = time_zone(config["penstock.etl.time.zone"])
-    figures = NightFigures(job.table_names(config), zone, config["penstock.etl.textfile"])
     chosen = {name: job.one_table(config, name) for name in dict.fromkeys(tables) or job.table_names(config)}
     first = parse_night(night or YESTERDAY, zone)
     wanted = parse_nights(nights) if nights is not None else [first]
     last = None if until is None else parse_night(until, zone)
+    figures = NightFigures(job.table_names(config), zone, config["penstock.etl.textfile"])
     arm_from_environment()
-    code = 1
     try:
-        run = Nights(
-            config,
-            chosen,
-            Display(0 if follow else len(wanted) * len(chosen), as_json),
-            figures,
-            clock=clock or config["penstock.etl.clock"],
-            incomplete=incomplete or config["penstock.etl.incomplete"],
-            wait_seconds=config["penstock.etl.wait.seconds"] if wait_seconds is None else wait_seconds,
-            ahead=not follow,
-            timeouts=timeouts,
-        )
-        retry_s = config["penstock.etl.retry.backoff.ms"] / 1000
-        if take_back:
-            run.attend(run.take_back())
-        elif follow:
-            run.attend(run.follow(first, last, retry_s))
-        else:
-            run.attend(run.load(wanted, reload=reload, consent=consent))
-        code = 0
-    except ConfigError:
-        code = 2
-        raise
+        with figures.until_the_end(chosen):
+            job.check_tables(config)
+            run = Nights(
+                config,
+                chosen,
+                Display(0 if follow else len(wanted) * len(chosen), as_json),
+                figures,
+                clock=clock or config["penstock.etl.clock"],
+                incomplete=incomplete or config["penstock.etl.incomplete"],
+                wait_seconds=config["penstock.etl.wait.seconds"] if wait_seconds is None else wait_seconds,
+                ahead=not follow,
+                timeouts=timeouts,
+            )
+            retry_s = config["penstock.etl.retry.backoff.ms"] / 1000
+            if take_back:
+                run.attend(run.take_back())
+            elif follow:
+                run.attend(run.follow(first, last, retry_s))
+            else:
+                run.attend(run.load(wanted, reload=reload, consent=consent))
     except Incomplete as error:
         raise IncompleteFailure(str(error)) from None
     except EtlError as error:
         raise click.ClickException(str(error)) from None
-    finally:
-        figures.end(code)
 
 
 def _check_options(

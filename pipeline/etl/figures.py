@@ -18,6 +18,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from penstock import log
+from penstock.config import ConfigError
 from penstock.durable import replace_file
 from penstock.errors import os_error_text
 from penstock.metrics import Family, Page
@@ -88,9 +89,22 @@ class NightFigures:
         self._waits: Callable[[str], bool] = lambda name: False
         self._begin_from_file()
 
-    def watch(self, chosen: Iterable[str], waits: Callable[[str], bool]) -> None:
-        """These tables are loaded; `waits` says of one whether it waits for its night's arrival."""
-        self._chosen, self._waits = list(chosen), waits
+    @contextlib.contextmanager
+    def until_the_end(self, chosen: Iterable[str]) -> Iterator[None]:
+        """These tables are loaded in the body; its end is the end of nights that it has begun, or didn't come to."""
+        self._chosen, code = list(chosen), 1
+        try:
+            yield
+            code = 0
+        except ConfigError:
+            code = 2
+            raise
+        finally:
+            self.end(code)
+
+    def watch(self, waits: Callable[[str], bool]) -> None:
+        """`waits` says of a table whether it waits for its night's arrival."""
+        self._waits = waits
 
     def begin(self, name: str) -> None:
         """A night of the table is tried."""
@@ -125,7 +139,7 @@ class NightFigures:
 
     def end(self, code: int) -> None:
         """The process ends; the nights that it has begun didn't get anywhere."""
-        for name in self._chosen or self._tables:
+        for name in self._chosen:
             if self._tables[name].is_open:
                 self._tables[name].numbers[EXIT_CODE] = code
         self._write()

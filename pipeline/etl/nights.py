@@ -40,7 +40,7 @@ class Nights:
             name: Load(own, on_step=partial(display.step, table=name), engine=self._engine, name=name, **options)
             for name, own in tables.items()
         }
-        figures.watch(tables, lambda name: name in self._loads and self._loads[name].waits)
+        figures.watch(lambda name: name in self._loads and self._loads[name].waits)
 
     async def load(self, nights: list[Night], **how: Any) -> None:
         """Load nights, each of all tables; those that are complete first. `how` are the options of `Load.night`.

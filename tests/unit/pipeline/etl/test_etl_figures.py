@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config import ConfigError
 from penstock.pipeline.etl.errors import EtlError, Incomplete
 from penstock.pipeline.etl.figures import UNNAMED, NightFigures
 from penstock.pipeline.etl.ledger import NightCommit, Range
@@ -36,12 +38,10 @@ def test_the_next_load_goes_on_from_the_file_of_the_one_before(names: list[str])
         path = Path(folder, "penstock-etl-x.prom")
         for number in (1, 2):
             figures = NightFigures(names, NEW_YORK, str(path))
-            figures.watch(names[:1], lambda name: False)
-            figures.begin(names[0])
-            figures.done(names[0], outcome(FIRST, 10, number), FIRST)
-            figures.end(0)
+            with figures.until_the_end(names[:1]):
+                figures.begin(names[0])
+                figures.done(names[0], outcome(FIRST, 10, number), FIRST)
         figures = NightFigures(names, NEW_YORK, str(path))
-        figures.watch(names[-1:], lambda name: False)
         figures.failed(names[-1], EtlError("no"), None)
         found = Scrape(path.read_bytes().decode())
         first = names[0] or UNNAMED
@@ -58,7 +58,6 @@ def test_times_are_those_of_the_tables_time_zone_and_any_user_may_read_them(tmp_
     before = os.umask(0o077)
     try:
         figures = NightFigures([""], NEW_YORK, str(path))
-        figures.watch([""], lambda name: False)
         figures.failed("", Incomplete("not yet"), FIRST)
     finally:
         os.umask(before)
@@ -73,14 +72,23 @@ def test_times_are_those_of_the_tables_time_zone_and_any_user_may_read_them(tmp_
 
 
 def test_an_end_that_no_night_told_is_told_of_those_that_were_begun(tmp_path: Path) -> None:
-    figures = NightFigures(["a", "b"], NEW_YORK, str(tmp_path / "x.prom"))
-    figures.watch(["a", "b"], lambda name: False)
-    figures.begin("a")
-    figures.done("a", outcome(FIRST, 1, 0), FIRST)
+    path = tmp_path / "x.prom"
+    for error, code in ((ConfigError("wrong"), 2), (RuntimeError("never thought of"), 1)):
+        figures = NightFigures("abc", NEW_YORK, str(path))
+        with contextlib.suppress(type(error)), figures.until_the_end("ab"):
+            figures.begin("a")
+            figures.done("a", outcome(FIRST, 1, 0), FIRST)
+            raise error
+        assert codes(path) == [0, code]  # the third is none of this call's
     figures.begin("b")
     figures.end(143)
-    found = Scrape((tmp_path / "x.prom").read_text())
-    assert [found.value("penstock_night_exit_code", table=name) for name in "ab"] == [0, 143]
+    assert codes(path) == [0, 143]
+
+
+def codes(path: Path) -> list[float]:
+    """The exit codes of all tables, by their names."""
+    found = Scrape(path.read_text()).rows("penstock_night_exit_code")
+    return [code for _, code in sorted(found, key=lambda row: row[0]["table"])]
 
 
 def test_a_file_that_is_none_of_ours_is_begun_anew(tmp_path: Path) -> None:
