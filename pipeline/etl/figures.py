@@ -132,10 +132,14 @@ class NightFigures:
         self._tables[name].said = str(error)
         self._ended(name, 3 if is_incomplete else 1, newest)
 
-    def next(self, name: str, night: Night, reason: str) -> None:
-        """The night that comes next, and what it waits for: nothing, its day's end, or another try."""
-        self._tables[name].numbers[DUE] = night.end_ms(self._zone) / 1000
-        self._tables[name].reason, self._tables[name].is_asked = reason, True
+    def next(self, name: str, night: Night, reason: str, newest: Night | None) -> None:
+        """The night that comes next, and what it waits for: nothing, its day's end, or another try. `newest` is the newest that
+        the table has."""
+        table = self._tables[name]
+        table.reason, table.is_asked = reason, True
+        table.numbers[DUE] = night.end_ms(self._zone) / 1000
+        if newest is not None:
+            table.numbers[LOADED_TO] = newest.end_ms(self._zone) / 1000
 
     def end(self, code: int) -> None:
         """The process ends; the nights that it has begun didn't get anywhere."""

@@ -46,7 +46,7 @@ class Follower:
             }
             for name, (night, _) in nights.items():
                 reason = "retry" if later.get(name, 0.0) > now else "day" if waits[name] > 0 else ""
-                self.figures.next(name, night, reason)
+                self.figures.next(name, night, reason, self.loads[name].newest)
             due = [name for name, wait_s in waits.items() if wait_s <= 0]
             if not due:
                 await asyncio.to_thread(self.engine.stop)

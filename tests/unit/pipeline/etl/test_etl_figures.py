@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import stat
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config import ConfigError
+from penstock.metrics import Page
 from penstock.pipeline.etl.errors import EtlError, Incomplete
 from penstock.pipeline.etl.figures import UNNAMED, NightFigures
 from penstock.pipeline.etl.ledger import NightCommit, Range
@@ -89,6 +91,23 @@ def codes(path: Path) -> list[float]:
     """The exit codes of all tables, by their names."""
     found = Scrape(path.read_text()).rows("penstock_night_exit_code")
     return [code for _, code in sorted(found, key=lambda row: row[0]["table"])]
+
+
+def test_what_comes_next_and_what_there_is_are_known_before_anything_is_loaded() -> None:
+    async def ask() -> Scrape:
+        made = Page(open_metrics=True)
+        await figures.metrics(made)
+        return Scrape(made.encode().decode(), open_metrics=True)
+
+    figures = NightFigures([""], NEW_YORK, "")
+    with figures.until_the_end([""]):
+        assert figures.ready() == (False, {"unasked": [UNNAMED], "failed": {}})
+        figures.next("", FIRST.next, "day", FIRST)
+        found = asyncio.run(ask())
+        assert figures.ready() == (True, {"unasked": [], "failed": {}})
+    ends = [found.value(f"penstock_night_{name}_timestamp_seconds") for name in ("last_loaded_day", "due")]
+    assert ends == [night.end_ms(NEW_YORK) / 1000 for night in (FIRST, FIRST.next)]
+    assert found.value("penstock_night_waiting", reason="day") == 1 and not found.rows("penstock_night_exit_code")
 
 
 def test_a_file_that_is_none_of_ours_is_begun_anew(tmp_path: Path) -> None:
