@@ -6,6 +6,7 @@ flights    the data set: flights from New York in 2013, as events
 collector  a datacenter's collector: sends flights and keeps a ledger of what was acknowledged
 parts      the demo's processes
 lag        how far each stage is behind the one before
+scrape     how long the brokers' requests take
 check      the table against the data set, by none of our own counters
 progress   what a person sees while the demo runs
 picture    the picture at its end

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STARTED = re.compile(r"started on \S+:(\d+)")
+STARTED = re.compile(r"started on \S+:(\d+), http on (\S+)")
 STOP_TIMEOUT_S = 30
 
 
@@ -100,6 +100,8 @@ class BrokerPart(Part):
         super().__init__(name, [], folder)
         self.data = folder / name
         self.port = 0
+        self.http = ""
+        """Where it serves its figures, HOST:PORT; another one after each start."""
 
     @property
     def bootstrap(self) -> str:
@@ -109,12 +111,13 @@ class BrokerPart(Part):
     async def start(self) -> None:
         """Start it and wait until it serves. Raises PartError."""
         self.arguments = ["-m", "penstock", "broker", "--listen", self.bootstrap, "--data", str(self.data)]
-        for setting in ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4"):
+        small = "offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4"
+        for setting in (*small, "penstock.http.listen=127.0.0.1:0"):
             self.arguments += ["--set", setting]
         await super().start()
         while line := await self.line():
             match = STARTED.search(line)
             if match:
-                self.port = int(match[1])
+                self.port, self.http = int(match[1]), match[2]
                 return
         raise PartError(f"broker {self.name} did not start:\n{self.log_tail()}")

@@ -13,12 +13,15 @@ LINE_PAUSE_S = 10.0
 
 @dataclass
 class Sample:
-    """One sample of the pipeline: seconds since the start, and how far each stage is behind the one before it."""
+    """One sample of the pipeline: seconds since the start, how far each stage is behind the one before it, and what it had read
+    by then."""
 
     at_s: float
     mirror_lag: int
     dedupe_lag: int
     nights_behind: int
+    mirrored: int
+    deduped: int
 
 
 class Show:

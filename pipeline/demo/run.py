@@ -22,6 +22,8 @@ from penstock.pipeline.demo.lag import watch
 from penstock.pipeline.demo.parts import BrokerPart, Part, PartError
 from penstock.pipeline.demo.picture import draw
 from penstock.pipeline.demo.progress import Sample, Show
+from penstock.pipeline.demo.scrape import Latency, counted
+from penstock.pipeline.demo.scrape import watch as watch_requests
 from penstock.pipeline.etl.ready import ready_marker
 
 TOPIC = "flights"
@@ -66,6 +68,8 @@ class Outcome:
     kills: dict[str, int]
     seconds: float
     picture: Path
+    scraped: dict[str, int]
+    """What the stages have counted; nothing where one was killed meanwhile."""
 
     @property
     def right(self) -> bool:
@@ -84,6 +88,7 @@ class Run:
     collectors: dict[str, Part] = field(default_factory=dict)
     etl: Part | None = None
     samples: list[Sample] = field(default_factory=list)
+    latencies: list[Latency] = field(default_factory=list)
     ending: bool = False
 
     @property
@@ -126,6 +131,8 @@ def _write_config(run: Run) -> None:
     lines = [f"source.{origin}.bootstrap.servers={run.brokers[origin].bootstrap}" for origin in flights.ORIGINS]
     lines += [
         f"bootstrap.servers={run.brokers[AGGREGATE].bootstrap}",
+        "penstock.mirror.http.listen=127.0.0.1:0",
+        "penstock.dedupe.http.listen=127.0.0.1:0",
         f"topics={TOPIC}",
         f"penstock.dedupe.data={run.plan.out / 'dedupe'}",
         f"penstock.etl.table={run.table}",
@@ -292,6 +299,7 @@ async def _guarded(run: Run, dice: random.Random) -> None:
     guards += [asyncio.ensure_future(_keep(run, part, "started")) for part in run.services.values()]
     guards.append(asyncio.ensure_future(_follow_nights(run)))
     guards.append(asyncio.ensure_future(watch(run.config, run.show, run.samples, run.nights_done, run.plan.nights)))
+    guards.append(asyncio.ensure_future(watch_requests(run.brokers.values(), lambda: run.show.elapsed_s, run.latencies)))
     if run.plan.kill:
         guards.append(asyncio.ensure_future(_murder(run, dice)))
     try:
@@ -355,13 +363,15 @@ async def demo(plan: Plan, show: Show) -> Outcome:
             if not broker.running:
                 await broker.start()
         audit = await _audit(run)
+        were_killed = any(part.kills for part in run.services.values())
+        scraped = {} if were_killed else await counted(run.services["mirror"], run.services["dedupe"])
     finally:
         run.ending = True
         await _stop_all(run)
     sent, again = _ledgers(plan.out)
     picture = plan.out / "demo.png"
     loaded = count_values(run.table, "day")
-    draw(picture, loaded, again, run.samples, f"{loaded.total():,} flights in {plan.nights} nights")
+    draw(picture, loaded, again, run.samples, run.latencies, f"{loaded.total():,} flights in {plan.nights} nights")
     return Outcome(
         verdict=compare(run.table, plan.days[0], plan.days[-1]),
         audit=audit,
@@ -370,6 +380,7 @@ async def demo(plan: Plan, show: Show) -> Outcome:
         kills=run.kills(),
         seconds=show.elapsed_s,
         picture=picture,
+        scraped=scraped,
     )
 
 

@@ -38,6 +38,8 @@ def test_two_nights_are_exact(tmp_path: Path) -> None:
     hops = {hop["name"]: hop for hop in outcome["audit"]["hops"]}
     assert hops["aggregate flights"]["records"] == outcome["sent"]
     assert hops["aggregate flights.deduped"]["dropped"] == outcome["duplicates"]
+    scraped = {"penstock_lane_records_total": outcome["sent"], "penstock_dedupe_duplicates_total": outcome["duplicates"]}
+    assert outcome["scraped"] == scraped
     assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
