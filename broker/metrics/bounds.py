@@ -33,9 +33,9 @@ class Bounds:
         self.left_bytes = PAGE_BYTES - OTHERS_BYTES
         self.dropped: dict[str, int] = {}
 
-    def fitting(self, families: Sequence[Family], labels: Sequence[str], most_bytes: int) -> int:
+    def fitting(self, families: Sequence[Family], labels: Sequence[str], most_bytes: int, of: int | None = None) -> int:
         """How many rows, from the first one on, fit if each has a sample in each family; their bytes are taken, and those that
-        don't fit are counted as left out. At most `ROWS_MAX`."""
+        don't fit are counted as left out. At most `ROWS_MAX`. of: how many rows there are, if those are only the first."""
         left_bytes = min(most_bytes, self.left_bytes)
         count = 0
         stem_bytes = sum(row_bytes(family, "") for family in families)
@@ -47,7 +47,7 @@ class Bounds:
             self.left_bytes -= size
             count += 1
         for family in families:
-            self.drop(family, len(labels) - count)
+            self.drop(family, (len(labels) if of is None else of) - count)
         return count
 
     def drop(self, family: Family, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.broker.context import Context
@@ -24,7 +25,6 @@ from penstock.broker.metrics.families import (
     OFFLINE_FOLDERS,
     UNCLEAN_ELECTIONS,
 )
-from penstock.broker.metrics.partitions import Counts
 from penstock.broker.upkeep.space import FolderSpace
 from penstock.metrics import Page, one
 
@@ -45,7 +45,7 @@ def write(page: Page, context: Context) -> None:
         one(page, DISK_WRITTEN, used["write_bytes"])
 
 
-def write_folders(page: Page, context: Context, space: FolderSpace, counts: Counts) -> None:
+def write_folders(page: Page, context: Context, space: FolderSpace, folder_bytes: Mapping[str, int]) -> None:
     """Each log folder; a disk that doesn't answer has no figures of its size."""
     dirs = list(context.dirs)
     states = context.log_manager.folder_states()
@@ -55,7 +55,7 @@ def write_folders(page: Page, context: Context, space: FolderSpace, counts: Coun
     for family, figures in (
         (FOLDER_SIZE, {path: known.total_bytes for path, known in found.items()}),
         (FOLDER_FREE, {path: known.free_bytes for path, known in found.items()}),
-        (FOLDER_USED, {path: counts.folder_bytes.get(path, 0) for path in paths}),
+        (FOLDER_USED, {path: folder_bytes.get(path, 0) for path in paths}),
         (FOLDER_OFFLINE, {str(log_dir.path): int(log_dir.offline) for log_dir in dirs}),
         (FOLDER_FULL, {path: int(path in states and states[path].space != 0) for path in paths}),
     ):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.broker.context import Context
 from penstock.broker.coordination.grouplag import GroupLag, lag
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.metrics.bounds import Bounds
+from penstock.broker.metrics.bounds import ROWS_MAX, Bounds
 from penstock.broker.metrics.families import (
     GROUP_LAG,
     GROUP_LAG_ESTIMATED,
@@ -60,12 +60,12 @@ class GroupGatherer:
         self, page: Page, bounds: Bounds, rows: list[tuple[int, str, TopicPartition, int]], turns: Turns
     ) -> None:
         config = self._context.config["penstock.metrics.partitions"]
-        shown = [] if config == "false" else rows
+        shown = [] if config == "false" else rows if config == "true" else rows[:ROWS_MAX]
         labels = []
         for _, name, (topic, partition), _ in shown:
             await turns.take()
             labels.append(labels_text(GROUP_LAG, (name, topic, str(partition))))
-        count = len(labels) if config == "true" else bounds.fitting(OF_PARTITION, labels, EACH_BYTES)
+        count = len(labels) if config == "true" else bounds.fitting(OF_PARTITION, labels, EACH_BYTES, len(rows))
         each = list(zip(labels[:count], shown[:count], strict=True))
         page.family(GROUP_LAG)
         page.samples([(text, behind) for text, (behind, *_) in each])
@@ -80,14 +80,11 @@ class GroupGatherer:
         page.samples([(text, seconds) for text, (seconds, _) in ages])
         page.family(GROUP_LAG_ESTIMATED)
         page.samples([(text, int(not is_exact)) for text, (_, is_exact) in ages])
-        if config == "false":
-            for family in OF_PARTITION:
-                bounds.drop(family, len(rows))
 
     def _write_sums(self, page: Page, bounds: Bounds, sums: Mapping[tuple[str, str], int]) -> None:
         ordered = sorted(sums.items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(GROUP_LAG_SUM, which) for which, _ in ordered]
-        count = bounds.fitting((GROUP_LAG_SUM,), labels, SUMS_BYTES)
+        labels = [labels_text(GROUP_LAG_SUM, which) for which, _ in ordered[:ROWS_MAX]]
+        count = bounds.fitting((GROUP_LAG_SUM,), labels, SUMS_BYTES, len(ordered))
         page.family(GROUP_LAG_SUM)
         page.samples([(text, number) for text, (_, number) in zip(labels[:count], ordered, strict=False)])
         if count < len(ordered):
@@ -95,8 +92,8 @@ class GroupGatherer:
 
     def _write_members(self, page: Page, bounds: Bounds, members: Mapping[str, int]) -> None:
         ordered = sorted(members.items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(GROUP_MEMBERS, (name,)) for name, _ in ordered]
-        count = bounds.fitting((GROUP_MEMBERS,), labels, MEMBERS_BYTES)
+        labels = [labels_text(GROUP_MEMBERS, (name,)) for name, _ in ordered[:ROWS_MAX]]
+        count = bounds.fitting((GROUP_MEMBERS,), labels, MEMBERS_BYTES, len(ordered))
         page.family(GROUP_MEMBERS)
         page.samples([(text, number) for text, (_, number) in zip(labels[:count], ordered, strict=False)])
         if count < len(ordered):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Context
@@ -41,24 +43,28 @@ LogFigures = tuple[int, int, int]
 """Bytes, first offset, end."""
 OF_LOGS = ((LOG_END, 2), (LOG_SIZE, 0), (LOG_START, 1), (CURRENT_OFFSET, 2), (OLDEST_OFFSET, 1))
 """Families of each partition's log, the most useful first, with the place of their figure in LogFigures."""
+MIN_ISR = "min.insync.replicas"
 OF_COPIES = (
     UNDER_REPLICATED, IN_SYNC, UNDER_MIN_ISR, AT_MIN_ISR, REPLICAS, REPLICAS_COUNT, LEADER_IS_PREFERRED,
 )  # fmt: skip
 
 
-@dataclass
-class Counts:
-    """Partitions by their state, and the bytes of each log folder's."""
+class State(NamedTuple):
+    """What matters of a partition here; most partitions have the same."""
 
-    partitions: int = 0
-    led: int = 0
-    offline: int = 0
-    opening: int = 0
-    under_replicated: int = 0
-    under_min_isr: int = 0
-    at_min_isr: int = 0
-    led_by_another: int = 0
-    folder_bytes: dict[str, int] = field(default_factory=dict)
+    is_offline: bool
+    is_led: bool
+    copies: int
+    in_sync: int
+    min_isr: int
+    is_preferred: bool
+
+
+def _figures(state: State) -> tuple[int, ...]:
+    """A partition's figures in the order of OF_COPIES."""
+    in_sync = 0 if state.is_offline else state.in_sync
+    is_short, is_below, is_at = in_sync < state.copies, in_sync < state.min_isr, in_sync == state.min_isr
+    return (int(is_short), in_sync, int(is_below), int(is_at), state.copies, state.copies, int(state.is_preferred))
 
 
 class PartitionGatherer:
@@ -68,34 +74,36 @@ class PartitionGatherer:
         self._context = context
         self._labels: dict[Key, str] = {}
 
-    async def write(self, page: Page, bounds: Bounds, logs: Mapping[Key, LogFigures], turns: Turns) -> Counts:
-        """All families of partitions; `logs` are the open ones. Answers what was counted."""
-        context, counts = self._context, Counts()
+    async def write(self, page: Page, bounds: Bounds, logs: Mapping[Key, LogFigures], turns: Turns) -> dict[str, int]:
+        """All families of partitions; `logs` are the open ones. Answers the bytes of each log folder's."""
+        context = self._context
         wanted: str = context.config["penstock.metrics.partitions"]
         count = context.topics.partition_count()
         is_each = wanted == "true" or (wanted == "auto" and count <= ROWS_MAX)
         keys: list[Key] = []
-        copies: list[tuple[int, ...]] = []
+        states: list[State] = []
+        counts: Counter[State] = Counter()
+        folder_bytes: Counter[Path] = Counter()
+        everywhere = topic_value(context.config, {}, MIN_ISR)
         topics = list(context.topics.all())
         for topic in topics:
             await turns.take()
-            min_isr = topic_value(context.config, topic.configs, "min.insync.replicas")
-            for state in topic.partitions:
-                key = (topic.name, state.index)
-                row = _judged(state, min_isr)
-                _count(counts, state, row)
+            min_isr = topic_value(context.config, topic.configs, MIN_ISR) if MIN_ISR in topic.configs else everywhere
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                state = _state(partition, min_isr)
+                counts[state] += 1
                 if (log_dir := context.dirs.of(key)) is not None and (figures := logs.get(key)) is not None:
-                    path = str(log_dir.path)
-                    counts.folder_bytes[path] = counts.folder_bytes.get(path, 0) + figures[0]
+                    folder_bytes[log_dir.path] += figures[0]
                 if is_each:
                     keys.append(key)
-                    copies.append(row)
-        await self._write_each(page, bounds, keys, copies, logs, wanted == "true", turns)
+                    states.append(state)
+        await self._write_each(page, bounds, keys, [_figures(state) for state in states], logs, wanted == "true", turns)
         if not is_each:
             for family in (*(family for family, _ in OF_LOGS), *OF_COPIES):
                 bounds.drop(family, count)
         _write_counts(page, counts, len(topics))
-        return counts
+        return {str(path): size for path, size in folder_bytes.items()}
 
     async def _write_each(
         self,
@@ -131,36 +139,29 @@ class PartitionGatherer:
         page.samples(rows)
 
 
-def _judged(state: PartitionState, min_isr: int) -> tuple[int, ...]:
-    """A partition's figures in the order of OF_COPIES."""
-    copies = len(state.replicas)
-    in_sync = 0 if state.offline else len(state.isr)
-    preferred = state.leader_for_clients == state.replicas[0]
-    return (int(in_sync < copies), in_sync, int(in_sync < min_isr), int(in_sync == min_isr), copies, copies, int(preferred))
+def _state(partition: PartitionState, min_isr: int) -> State:
+    replicas = partition.replicas
+    is_preferred = partition.leader_for_clients == replicas[0]
+    return State(partition.offline, partition.leader >= 0, len(replicas), len(partition.isr), min_isr, is_preferred)
 
 
-def _count(counts: Counts, state: PartitionState, row: tuple[int, ...]) -> None:
-    counts.partitions += 1
-    counts.offline += state.offline
-    counts.led += state.leader >= 0 and not state.offline
-    counts.opening += state.leader < 0 and not state.offline
-    counts.under_replicated += row[0]
-    counts.under_min_isr += row[2]
-    counts.at_min_isr += row[3]
-    counts.led_by_another += not state.offline and not row[6]
+def _write_counts(page: Page, counts: Mapping[State, int], topics: int) -> None:
+    figures = {state: _figures(state) for state in counts}
 
+    def total(fits: Callable[[State], bool]) -> int:
+        return sum(count for state, count in counts.items() if fits(state))
 
-def _write_counts(page: Page, counts: Counts, topics: int) -> None:
+    offline = total(lambda state: state.is_offline)
     for family, number in (
-        (PARTITION_COUNT, counts.partitions),
-        (LEADER_COUNT, counts.led),
-        (UNDER_REPLICATED_COUNT, counts.under_replicated),
-        (UNDER_MIN_ISR_COUNT, counts.under_min_isr),
-        (AT_MIN_ISR_COUNT, counts.at_min_isr),
-        (OFFLINE_REPLICAS, counts.offline),
-        (OFFLINE_PARTITIONS, counts.offline),
+        (PARTITION_COUNT, total(lambda state: True)),
+        (LEADER_COUNT, total(lambda state: state.is_led and not state.is_offline)),
+        (UNDER_REPLICATED_COUNT, total(lambda state: bool(figures[state][0]))),
+        (UNDER_MIN_ISR_COUNT, total(lambda state: bool(figures[state][2]))),
+        (AT_MIN_ISR_COUNT, total(lambda state: bool(figures[state][3]))),
+        (OFFLINE_REPLICAS, offline),
+        (OFFLINE_PARTITIONS, offline),
         (GLOBAL_TOPICS, topics),
-        (GLOBAL_PARTITIONS, counts.partitions),
-        (IMBALANCE, counts.led_by_another),
+        (GLOBAL_PARTITIONS, total(lambda state: True)),
+        (IMBALANCE, total(lambda state: not state.is_offline and not state.is_preferred)),
     ):
         one(page, family, number)

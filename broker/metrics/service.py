@@ -67,8 +67,8 @@ class Figures:
         await turns.take()
         logs = {(topic, partition): (size, start, end) for topic, partition, size, start, end in found}
         await self._groups.write(page, bounds, logs, turns)
-        counts = await self._partitions.write(page, bounds, logs, turns)
-        cluster.write_folders(page, self._context, self._space, counts)
+        folder_bytes = await self._partitions.write(page, bounds, logs, turns)
+        cluster.write_folders(page, self._context, self._space, folder_bytes)
         bounds.write(page)
 
 

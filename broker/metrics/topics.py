@@ -28,10 +28,6 @@ MOST_BYTES = 500_000
 NONE = TopicFigures(*[0] * len(COUNTED))
 
 
-def _busyness(figures: TopicFigures) -> int:
-    return figures.bytes_in + figures.bytes_out
-
-
 class TopicGatherer:
     """Topics on a page.
 
@@ -53,8 +49,8 @@ class TopicGatherer:
         total = context.log_manager.total_figures()
         names = self._chosen(figures)
         await turns.take()
-        labels = [labels_text(MESSAGES_IN, (name,)) for name in names]
-        fitting = bounds.fitting((*COUNTED, TOPIC_PARTITIONS), labels, MOST_BYTES)
+        labels = [labels_text(MESSAGES_IN, (name,)) for name in names[:ROWS_MAX]]
+        fitting = bounds.fitting((*COUNTED, TOPIC_PARTITIONS), labels, MOST_BYTES, len(names))
         names, labels = names[:fitting], labels[:fitting]
         self._count_rest(figures, total, names)
         rest = labels_text(MESSAGES_IN, (REST,))
@@ -83,7 +79,8 @@ class TopicGatherer:
         stay = [name for name in self._shown if name in figures]
         fresh = [name for name in figures if name not in self._shown]
         if len(stay) + len(fresh) > ROWS_MAX:
-            fresh.sort(key=lambda name: _busyness(figures[name]), reverse=True)
+            busyness = {name: figures[name].bytes_in + figures[name].bytes_out for name in fresh}
+            fresh.sort(key=busyness.__getitem__, reverse=True)
         return stay + fresh
 
     def _count_rest(self, figures: Mapping[str, TopicFigures], total: TopicFigures, names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,8 @@ class World:
         group = SimpleNamespace(dead=False, members={})
         groups = SimpleNamespace(entries=dict.fromkeys(f"group-{name}" for name in self.names), find=lambda name: group)
         config = {"penstock.metrics.partitions": wanted, "min.insync.replicas": 1}
-        dirs = SimpleNamespace(of=lambda key: SimpleNamespace(path="/data"))
+        folder = SimpleNamespace(path=Path("/data"))
+        dirs = SimpleNamespace(of=lambda key: folder)
         context: Any = SimpleNamespace(topics=topics, log_manager=logs, groups=groups, config=config, dirs=dirs)
         self.context = context
         self.lag: Any = SimpleNamespace(
