@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from penstock.dedupe.progress import window_s
 from penstock.dedupe.worker import DedupeWorker
 from penstock.metrics import Family, Page
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.stages.figures import STAGE, Numbers, Table, by_partition
+from penstock.pipeline.stages.figures import LANES_A_STEP, STAGE, Numbers, Table, by_partition, pieces
 
 LABELS = (*STAGE, "source", "topic", "partition")
 DUPLICATES = Family("penstock_dedupe_duplicates", "counter", "Records dropped as repeats, by this process.", LABELS)
@@ -46,8 +47,11 @@ class DedupeFigures:
     async def metrics(self, page: Page) -> None:
         """See Source."""
         table = Table(self._stage, by_partition(self._choice, len(self._workers)), {WINDOW: min})
-        for (topic, partition), worker in list(self._workers.items()):
-            table.add(("", topic, str(partition)), self._numbers(worker))
+        workers = {("", topic, str(partition)): worker for (topic, partition), worker in self._workers.items()}
+        for some in pieces(workers, LANES_A_STEP):
+            for key in some:
+                table.add(key, self._numbers(workers[key]))
+            await asyncio.sleep(0)
         await table.write(page, FAMILIES, IDS)
 
     def _numbers(self, worker: DedupeWorker) -> Numbers:

@@ -91,7 +91,10 @@ class Table:
     async def write(self, page: Page, families: Sequence[Family], weight: Family) -> None:
         """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one."""
         rows = self._bounded(weight)
-        labels = {key: labels_text(weight, (*self._stage, *key)) for key in rows}  # all families have the same
+        labels: dict[Key, str] = {}  # all families have the same
+        for some in pieces(rows, LANES_A_STEP):
+            labels |= {key: labels_text(weight, (*self._stage, *key)) for key in some}
+            await asyncio.sleep(0)
         for family in families:
             page.family(family)
             join = self._joined.get(family, sum)
