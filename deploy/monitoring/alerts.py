@@ -61,7 +61,11 @@ def quiet(name: str, labels: Mapping[str, str], samples: str, at: int, **more: s
 LANE = {**STAGE, "stage": "mirror", "name": "mirror"}
 LANE_OF = {**LANE, "source": "EWR", "topic": "flights", "partition": "0"}
 DEDUPED = {**DEDUPE, "stage": "dedupe", "name": "dedupe", "topic": "flights", "partition": "0"}
-TABLE = {**NIGHTS, "table": "default"}
+WINDOW, DATABASE, DATABASE_MAX = (
+    f"penstock_dedupe_{one}" for one in ("window_seconds", "database_bytes", "database_max_bytes")
+)
+STORE = {series(DATABASE_MAX, DEDUPED): "100x30"}
+TABLE = {**NIGHTS, "table": "penstock.etl"}
 GROUP = {**BROKER, "consumergroup": "billing", "topic": "flights", "partition": "0"}
 CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
 OFFLINE = "kafka_controller_kafkacontroller_offlinepartitionscount"
@@ -271,7 +275,7 @@ PIPELINE_ALERTS = (
     lanes(
         "PenstockLaneStopped",
         "critical",
-        "stopped|lost|begin|no_ids",
+        "stopped|lost",
         "{1m}",
         "have stopped: a person has to decide.",
         "A lane stops where going on could lose or repeat records. `status` says why, and with which command it goes on.",
@@ -295,7 +299,7 @@ PIPELINE_ALERTS = (
     lanes(
         "PenstockLaneStalled",
         "warning",
-        "stalled|no_topic|waiting",
+        "stalled|waiting|no_topic|not_copied|not_begun|no_position",
         "{10m}",
         "try again and again, and do not get on.",
         "The target refuses a batch, a topic is missing, or an open transaction holds records back. `status` says which.",
@@ -334,17 +338,16 @@ PIPELINE_ALERTS = (
     Alert(
         "PenstockDedupeWindowShort",
         "warning",
-        # Without ids that are dropped, the oldest one grows older by a second a second.
-        "penstock_dedupe_window_seconds < {window:s}"
-        " and penstock_dedupe_window_seconds - penstock_dedupe_window_seconds offset {1h} < 0.99 * {1h:s}",
+        # A store that isn't full has dropped nothing.
+        f"{WINDOW} < {{window:s}} and {DATABASE} > 0.9 * {DATABASE_MAX}",
         "{10m}",
         "Dedupe {{ $labels.name }} remembers ids for less than {window}: a record that comes again later passes twice.",
         "penstock dedupe status " + PIPELINE,
         "The id store is full and drops its oldest ids. Raise `penstock.dedupe.size.max.bytes`, if the disk has room.",
         (
-            fires("penstock_dedupe_window_seconds", DEDUPED, "40000x120", 100),
-            quiet("penstock_dedupe_window_seconds", DEDUPED, "0+60x120", 100),  # a young store
-            quiet("penstock_dedupe_window_seconds", DEDUPED, "172800x120", 100),
+            Case({**STORE, series(WINDOW, DEDUPED): "40000x30", series(DATABASE, DEDUPED): "95x30"}, 20, DEDUPED),
+            Case({**STORE, series(WINDOW, DEDUPED): "40000x30", series(DATABASE, DEDUPED): "50x30"}, 20),
+            Case({**STORE, series(WINDOW, DEDUPED): "90000x30", series(DATABASE, DEDUPED): "95x30"}, 20),
         ),
     ),
     Alert(

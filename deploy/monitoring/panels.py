@@ -207,7 +207,7 @@ BROKER = Dashboard(
 )
 
 STAGES = "mirror|dedupe"
-GOING = "copying|reading"
+GOING = "copying|registered|reading"
 PIPELINE = Dashboard(
     "penstock-pipeline",
     "Penstock: the pipeline",
@@ -224,7 +224,7 @@ PIPELINE = Dashboard(
             number(
                 "Lanes that stand",
                 f'sum(penstock_lanes{{$here,state!~"{GOING}"}}) or vector(0)',
-                "In any state but copying and reading.",
+                "In any state but copying, registered and reading.",
             ),
             number(
                 "Age of the newest night",
@@ -327,8 +327,12 @@ PIPELINE = Dashboard(
             ),
             lines(
                 "Databases of ids",
-                "bytes",
-                ("sum by (instance, name) (penstock_dedupe_database_bytes{$here})", "{{instance}} {{name}}"),
+                "percentunit",
+                (
+                    "max by (name, topic) (penstock_dedupe_database_bytes{$here} / penstock_dedupe_database_max_bytes{$here})",
+                    "{{name}} {{topic}}",
+                ),
+                says="The share of penstock.dedupe.size.max.bytes; at 1 the oldest ids go.",
             ),
             lines(
                 "Rejects of the last night",
