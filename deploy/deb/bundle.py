@@ -24,7 +24,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, required=True)
     # python3-apt is Ansible's: a small Debian lacks it, and Ansible then installs it by itself, out of the bundle.
-    tools = "xfsprogs,fdisk,chrony,python3-apt"
+    tools = "xfsprogs,fdisk,chrony,python3-apt,prometheus,prometheus-node-exporter"
     options.add_argument("--tools", default=tools, help="Debian packages that the roles install too")
     options.add_argument("--tar", type=Path, help="make an archive of it, as the role `package` wants it")
     options.add_argument("packages", nargs="+", type=Path, help="our .deb files")

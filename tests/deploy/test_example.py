@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from penstock import javaproperties
@@ -69,9 +70,11 @@ def test_a_broker_could_start(rendered: dict[str, dict[str, str]], tmp_path: Pat
     folders = [f"/srv/penstock/ata-EXAMPLE-{letters}-{number}/log" for number in (1, 2)]
     said = javaproperties.parse(file.read_text(), str(file))
     listener = f"PLAINTEXT://{ADDRESSES[host]}:9092"
-    assert said == {"broker.id": "1", "listeners": listener, "log.dirs": ",".join(folders)}
+    watched = {"penstock.http.listen": f"{ADDRESSES[host]}:9404", "penstock.http.public": "true"}
+    assert said == {"broker.id": "1", "listeners": listener, "log.dirs": ",".join(folders), **watched}
     # The address and the folders are the box's.
     here = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path}/a,{tmp_path}/b"]
+    here += ["--set", "penstock.http.listen=127.0.0.1:0"]
     done = CliRunner().invoke(root, ["broker", "--check", "--config", str(file), *here])
     assert (done.exit_code, done.stderr) == (0, ""), done.output
 
@@ -88,6 +91,14 @@ def test_the_pipeline_is_right_and_has_each_source(rendered: dict[str, dict[str,
     assert addresses == {f"{source}.bootstrap.servers": f"{address}:9092" for source, address in sources.items()} | {
         "bootstrap.servers": "192.0.2.41:9092"
     }
+    own = ADDRESSES[host]
+    watched = {name: text for name, text in said.items() if re.search(r"[.](http|textfile)", name)}
+    assert watched == {
+        "penstock.mirror.http.listen": f"{own}:9405",
+        "penstock.dedupe.http.listen": f"{own}:9406",
+        "penstock.http.public": "true",
+        "penstock.etl.textfile": "/var/lib/prometheus/node-exporter/penstock-etl.prom",
+    }
     folder = os.path.commonpath([said["penstock.dedupe.data"], said["penstock.etl.table"]])
     assert re.fullmatch(r"/srv/penstock/ata-EXAMPLE-\w+-1", folder)
     assert javaproperties.parse(rendered[host]["secrets"], "secrets") == {}
@@ -95,7 +106,7 @@ def test_the_pipeline_is_right_and_has_each_source(rendered: dict[str, dict[str,
 
 @pytest.mark.parametrize("host", ADDRESSES)
 def test_the_systems_files_can_be_read_by_the_system(rendered: dict[str, dict[str, str]], tmp_path: Path, host: str) -> None:
-    files = {name: text for name, text in rendered[host].items() if not name.endswith((".properties", "secrets"))}
+    files = {name: text for name, text in rendered[host].items() if not name.endswith((".properties", "secrets", ".yml"))}
     lines = {name: [line for line in text.splitlines() if line and line[0] not in "#/"] for name, text in files.items()}
     assert [line for line in lines.pop("sysctl.conf") if not re.fullmatch(r"(vm|net)\.[a-z_.]+ = \d+", line)] == []
     (rule,) = lines.pop("udev.rules")
@@ -113,3 +124,24 @@ def test_the_systems_files_can_be_read_by_the_system(rendered: dict[str, dict[st
         if shutil.which(command[0]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
+
+
+def test_prometheus_asks_each_part_of_each_host(rendered: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    files = {name: rendered["aggregate-1"][name] for name in ("prometheus.yml", "targets.yml", "nights.yml")}
+    made = {name: yaml.safe_load(text) for name, text in files.items()}
+    asked = {(one["labels"]["part"], one["labels"]["instance"], *one["targets"]) for one in made["targets.yml"]}
+    brokers = {("broker", host, f"{address}:9404") for host, address in ADDRESSES.items()}
+    ours = ADDRESSES["aggregate-1"]
+    assert asked == brokers | {("mirror", "aggregate-1", f"{ours}:9405"), ("dedupe", "aggregate-1", f"{ours}:9406")}
+    assert all(one["labels"]["datacenter"] == one["labels"]["instance"].removesuffix("-1") for one in made["targets.yml"])
+    labels = {"part": "etl", "datacenter": "aggregate", "instance": "aggregate-1"}
+    assert made["nights.yml"] == [{"targets": [f"{ours}:9100"], "labels": labels}]
+    if shutil.which("promtool"):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text.replace("/etc/prometheus/penstock", str(tmp_path)))
+        (tmp_path / "rules").mkdir()
+        for name in ("broker.yml", "pipeline.yml"):
+            shutil.copy(ROLES / "monitoring" / "files" / name, tmp_path / "rules")
+        check = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "SUCCESS: 2 rule files found" in done.stdout, done.stdout + done.stderr
