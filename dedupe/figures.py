@@ -36,13 +36,19 @@ class DedupeFigures:
     """A Source. Figures of a store are those after the worker's last transaction: a scrape waits for no thread."""
 
     def __init__(
-        self, stage: tuple[str, str], choice: str, max_bytes: int, workers: Mapping[TopicPartition, DedupeWorker]
+        self,
+        stage: tuple[str, str],
+        choice: str,
+        max_bytes: int,
+        workers: Mapping[TopicPartition, DedupeWorker],
+        dropped: dict[str, int],
     ) -> None:
-        """`choice` is `penstock.metrics.partitions`, `max_bytes` the bound of a database."""
+        """`choice` is `penstock.metrics.partitions`, `max_bytes` the bound of a database; `dropped`: see `Table.write`."""
         self._stage = stage
         self._choice = choice
         self._max_bytes = max_bytes
         self._workers = workers
+        self._dropped = dropped
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
@@ -52,7 +58,7 @@ class DedupeFigures:
             for key in some:
                 table.add(key, self._numbers(workers[key]))
             await asyncio.sleep(0)
-        await table.write(page, FAMILIES, IDS)
+        await table.write(page, FAMILIES, IDS, self._dropped)
 
     def _numbers(self, worker: DedupeWorker) -> Numbers:
         counts, stats = worker.counts, worker.ids.known_stats

@@ -188,7 +188,8 @@ class Dedupe(Stage):
     def figures(self) -> list[Source]:
         """What has figures of the stage."""
         stage, choice = (self.kind, self.name), self.config["penstock.metrics.partitions"]
-        return [*super().figures(), DedupeFigures(stage, choice, self.config["penstock.dedupe.size.max.bytes"], self.workers)]
+        max_bytes = self.config["penstock.dedupe.size.max.bytes"]
+        return [DedupeFigures(stage, choice, max_bytes, self.workers, self._dropped), *super().figures()]
 
     def stopped(self) -> dict[str, str]:
         """The topics and partitions that stopped, each with its reason."""

@@ -51,7 +51,13 @@ STATE = Family(
 LANES = Family("penstock_lanes", "gauge", "Partitions, or topics that have none yet, by state.", (*STAGE, "state"))
 HELD = Family("penstock_stage_held_bytes", "gauge", "Fetched, and not yet in a transaction that has ended.", STAGE)
 READY = Family("penstock_stage_ready", "gauge", "1: each partition was tried once, and the target answers.", STAGE)
-FAMILIES = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT, STATE, LANES, HELD, READY)
+DROPPED = Family(
+    "penstock_metrics_dropped_series",
+    "gauge",
+    "Series that this page lacks, as there would be too many: sums stand for them.",
+    (*STAGE, "family"),
+)
+FAMILIES = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT, STATE, LANES, HELD, READY, DROPPED)
 
 Key = tuple[str, str, str]
 """Source (empty where a stage reads its target), topic, partition (empty: all that there are)."""
@@ -79,6 +85,7 @@ class Table:
         self, stage: tuple[str, str], by_partition: bool, joined: Mapping[Family, Callable[[list[float]], float]]
     ) -> None:
         """`joined`: what makes one number of those of several lanes, where that isn't their sum."""
+        self._lanes = 0
         self._stage = stage
         self._by_partition = by_partition
         self._joined = joined
@@ -86,11 +93,14 @@ class Table:
 
     def add(self, key: Key, numbers: Numbers) -> None:
         """Numbers of a lane, or of a topic."""
+        self._lanes += 1
         self._rows.setdefault(key if self._by_partition else (*key[:2], ""), []).append(numbers)
 
-    async def write(self, page: Page, families: Sequence[Family], weight: Family) -> None:
-        """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one."""
+    async def write(self, page: Page, families: Sequence[Family], weight: Family, dropped: dict[str, int]) -> None:
+        """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one. `dropped` gets how
+        many series of each family that costs."""
         rows = self._bounded(weight)
+        dropped |= {family.name: self._lanes - len(rows) for family in families}
         labels: dict[Key, str] = {}  # all families have the same
         for some in pieces(rows, LANES_A_STEP):
             labels |= {key: labels_text(weight, (*self._stage, *key)) for key in some}
@@ -132,13 +142,15 @@ class LaneFigures:
         choice: str,
         lanes: Callable[[], Iterable[Placed]],
         topics: Callable[[], Mapping[Key, str]],
+        dropped: dict[str, int],
     ) -> None:
         """`stage`: its kind and its name. `choice` is `penstock.metrics.partitions`. `topics` gives the states of topics that
-        have no lane."""
+        have no lane. `dropped`: see `Table.write`."""
         self._stage = stage
         self._choice = choice
         self._lanes = lanes
         self._topics = topics
+        self._dropped = dropped
         self._had: dict[Key, set[str]] = {}
         """The states that each has had: those get a series, since all states of all partitions would be most of the page."""
 
@@ -154,9 +166,11 @@ class LaneFigures:
                 states[key] = lanes.state(lane)["state"]
             await asyncio.sleep(0)
         states |= self._topics()
-        await table.write(page, (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT), READ)
+        await table.write(page, (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT), READ, self._dropped)
         page.family(STATE)
-        for some in pieces(states if by_partition(self._choice, len(placed)) else (), LANES_A_STEP):
+        shown = states if by_partition(self._choice, len(placed)) else {}
+        self._dropped[STATE.name] = len(states) - len(shown)
+        for some in pieces(shown, LANES_A_STEP):
             for key in some:
                 had = self._had.setdefault(key, set())
                 had.add(states[key])

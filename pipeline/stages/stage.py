@@ -22,7 +22,7 @@ from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.options import SET, with_options
 from penstock.pipeline.service import run_until_stopped, serving
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
-from penstock.pipeline.stages.figures import HELD, READY, Key, LaneFigures, Placed
+from penstock.pipeline.stages.figures import DROPPED, HELD, READY, Key, LaneFigures, Placed
 from penstock.pipeline.stages.lanes import Lanes, Pace
 from penstock.pipeline.stages.memory import Held
 from penstock.pipeline.stages.state import STANDING, silent_after_ms
@@ -53,6 +53,7 @@ class Stage(abc.ABC):
         self._watching: asyncio.Future[None] | None = None
         self._missing = "it was not reached yet"  # why the target doesn't answer; empty: it did when it was asked last
         self._tried = False  # every lane was
+        self._dropped: dict[str, int] = {}  # series that a page lacks, by family
         self._log = logger
 
     def _admin(self, servers: str) -> Admin:
@@ -147,14 +148,18 @@ class Stage(abc.ABC):
         """The states of topics that have no lane."""
 
     def figures(self) -> list[Source]:
-        """What has figures of the stage."""
+        """What has figures of the stage; its own come last, which say what the others left out."""
         choice = self.config["penstock.metrics.partitions"]
-        return [LaneFigures((self.kind, self.name), choice, self.placed, self.waiting_topics), self]
+        return [LaneFigures((self.kind, self.name), choice, self.placed, self.waiting_topics, self._dropped), self]
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
         one(page, HELD, self._held.bytes, (self.kind, self.name))
         one(page, READY, int(self.ready()[0]), (self.kind, self.name))
+        page.family(DROPPED)
+        for family, count in self._dropped.items():
+            if count:
+                page.sample((self.kind, self.name, family), count)
 
     def live(self) -> tuple[bool, dict[str, Any]]:
         """The loop answers this, so it turns; and no lane's turn has hung for longer than its own steps may take."""

@@ -81,7 +81,7 @@ def test_the_age_of_what_was_not_read() -> None:
 
 def test_a_state_that_was_left_is_0() -> None:
     crowd = Crowd()
-    source = LaneFigures(("mirror", "m"), "auto", lambda: [crowd.placed("s", ("t", 0))], dict)
+    source = LaneFigures(("mirror", "m"), "auto", lambda: [crowd.placed("s", ("t", 0))], dict, {})
 
     def states() -> dict[str, float]:
         made = Page()
@@ -115,9 +115,16 @@ class Crowd:
         return Placed(source, lanes, lane)
 
 
-def page(name: str, placed: list[Placed], choice: str = "auto", topics: Callable[[], dict[Any, str]] = dict) -> str:
+def page(
+    name: str,
+    placed: list[Placed],
+    choice: str = "auto",
+    topics: Callable[[], dict[Any, str]] = dict,
+    dropped: dict[str, int] | None = None,
+) -> str:
     made = Page()
-    asyncio.run(LaneFigures(("mirror", name), choice, lambda: placed, topics).metrics(made))
+    lost = {} if dropped is None else dropped
+    asyncio.run(LaneFigures(("mirror", name), choice, lambda: placed, topics, lost).metrics(made))
     return made.encode().decode()
 
 
@@ -146,7 +153,10 @@ def test_partitions_have_series_up_to_a_bound_then_topics_have(most: int) -> Non
     assert len(found.rows("penstock_lane_records_total")) == most
     assert len(found.rows("penstock_lane_state")) == most
     many = [*few, slow.placed("s", ("t0", 1 << 20))]
-    found = Scrape(page("m", many, topics=lambda: {("s", "new", ""): "not copied"}))
+    dropped: dict[str, int] = {}
+    found = Scrape(page("m", many, topics=lambda: {("s", "new", ""): "not copied"}, dropped=dropped))
+    assert dropped.pop("penstock_lane_state") == len(many) + 1
+    assert set(dropped.values()) == {len(many) - 10} and "penstock_lane_records" in dropped
     assert len(found.rows("penstock_lane_records_total")) == 10 and not found.rows("penstock_lane_state")
     ours = {"source": "s", "topic": "t0", "partition": ""}
     assert found.value("penstock_lane_records_total", **ours) == 4 * 5
