@@ -1,7 +1,9 @@
 """A follower: asks its leader for what follows its log, and makes its log a part of the leader's.
 
-Rule R4: a follower appends only if its role, its leader and its epoch are still those with which it asked, and its log still
-ends where it asked. *An answer of an old leader is appended in a new epoch.*
+Rule R4: a follower appends or cuts only if its role, its leader and its epoch are still those with which it asked, and its log
+still ends at the offset and with the epoch that it named. *An answer of an old leader is appended in a new epoch.* The offset
+alone isn't enough: *a fetch that was sent twice is answered "cut" twice; between the answers the log was cut and has grown to
+the same offset with records that the leader has counted.* Offset and last epoch together name one log (I2).
 
 Where logs part is found by epochs, never by the high watermark (KIP-101: a high watermark is a fetch old, so a cut to it loses
 what was answered). The leader answers with its largest epoch up to the follower's last one, and where that epoch ends; the
@@ -66,7 +68,8 @@ def ask(broker: int, broker_epoch: int, leader_epoch: int, log: Log) -> Fetch:
 
 def fits(fetch: Fetch, is_follower: bool, broker_epoch: int, leader_epoch: int, log: Log) -> bool:
     """Whether an answer still belongs to this replica: R4."""
-    return is_follower and fetch.broker_epoch == broker_epoch and fetch.leader_epoch == leader_epoch and fetch.offset == log.end
+    is_same_log = fetch.offset == log.end and fetch.last_epoch == log.last_epoch
+    return is_follower and fetch.broker_epoch == broker_epoch and fetch.leader_epoch == leader_epoch and is_same_log
 
 
 def on_fetched(

@@ -93,8 +93,8 @@ class Leader:
 
 
 def begin(broker: int, broker_epoch: int, role: PartitionRole, log_end: int, now_ms: int) -> Leader:
-    """The lead of a new leader epoch: nothing is known of any replica, and the time to catch up begins now."""
-    marks = {one: Mark(caught_up_ms=now_ms) for one in role.replicas if one != broker}
+    """The lead of a new leader epoch: nothing is known of any replica, and the members' time to catch up begins now."""
+    marks = {one: Mark(caught_up_ms=now_ms if one in role.state.isr else LONG_AGO) for one in role.replicas if one != broker}
     return Leader(broker, broker_epoch, role, log_end, marks, dict(role.broker_epochs), scanned_ms=now_ms)
 
 

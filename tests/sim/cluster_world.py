@@ -12,6 +12,7 @@ for requests of a connection that was lost, which may come late, and after their
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from penstock.errors import ErrorCode
 
 SESSION_MS, TICK_MS, LAG_MS = 2_400, 800, 1_600
 FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
+ANYBODY = -9  # as the source of what is held
 QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
 FATES = ("in time", "never", "in time, answer lost", "late")
 
@@ -97,14 +99,15 @@ class ClusterWorld(Clockwork):
         isr: tuple[int, ...] | None = None,
         min_isr: int = 2,
         calm: bool = False,
+        order: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(seed, duration_ms)
         self.calm, self.faults = calm, not calm
         self.laws = Laws()
-        self.store = ZooKeeper()
+        self.store = ZooKeeper(eager=calm)
         self.channels: dict[tuple[str, int, int], int] = {}
         self.cuts: set[tuple[int, int]] = set()
-        self.held: dict[tuple[str, int], deque[Callable[[], None]]] = {}
+        self.held: dict[tuple[str, int, int], list[Callable[[], None]]] = {}
         self.last_record = 0
         self.produces: dict[int, tuple[Partition, int, Batch, int]] = {}
         self.answered: dict[int, int] = {}
@@ -123,9 +126,11 @@ class ClusterWorld(Clockwork):
         self.store.multi(setup, self._first_nodes(state))
         for partition in self.partitions:
             self.laws.add(partition, replicas, state, {broker.id: broker.logs[partition] for broker in self.brokers})
-        for broker in self.brokers:
-            broker.rate = 1.0 if calm else self.random.uniform(0.99, 1.01)
-            self.start(broker.id)
+        for number in order or replicas:
+            self.brokers[number].rate = 1.0 if calm else self.random.uniform(0.99, 1.01)
+            self.start(number)
+            if calm:
+                self.settle()
         if not calm:
             self._begin_clients()
             self.later(self.random.randint(500, 1500), self._disturb)
@@ -152,9 +157,10 @@ class ClusterWorld(Clockwork):
             if self.now_ms < broker.paused_until_ms:
                 self.later(broker.paused_until_ms - self.now_ms, arrive)
                 return
-            if (kind, to) in self.held:
-                self.held[kind, to].append(arrive_held)
-                return
+            for key in ((kind, to, source), (kind, to, ANYBODY)):
+                if key in self.held:
+                    self.held[key].append(arrive_held)
+                    return
             action()
 
         def arrive_held() -> None:
@@ -184,22 +190,41 @@ class ClusterWorld(Clockwork):
             return
         self.post(kind, to, action, None, source)
 
-    def hold(self, kind: str, to: int) -> None:
+    def hold(self, kind: str, to: int, source: int = ANYBODY) -> None:
         """Keep what arrives at a broker under a kind, until it is released."""
-        self.held.setdefault((kind, to), deque())
+        self.held.setdefault((kind, to, source), [])
 
-    def release(self, kind: str, to: int, *, keep_holding: bool = False, last_first: bool = False) -> None:
-        """Let what was held arrive now."""
-        waiting = self.held.pop((kind, to))
-        if keep_holding:
-            self.held[kind, to] = deque()
-        for action in reversed(waiting) if last_first else list(waiting):
+    def release(self, kind: str, to: int, source: int = ANYBODY) -> None:
+        """Let what was held arrive now, and hold no longer."""
+        for action in self.held.pop((kind, to, source)):
             action()
         self.settle()
 
+    def release_first(self, kind: str, to: int, source: int = ANYBODY) -> None:
+        """Let the first thing that was held arrive now; hold what comes."""
+        self.held[kind, to, source].pop(0)()
+        self.settle()
+
+    def drop(self, kind: str, to: int, source: int = ANYBODY) -> None:
+        """Lose what was held, and hold no longer."""
+        assert self.held.pop((kind, to, source)), "nothing was held"
+
     def settle(self) -> None:
         """Of a calm world: all that is due happens."""
-        self.play(self.now_ms)
+        events = 0
+        while self._events and self._events[0][0] <= self.now_ms:
+            heapq.heappop(self._events)[2]()
+            events += 1
+            if events > 20_000:
+                raise AssertionError("a calm world never comes to rest")
+
+    def advance(self, ms: int) -> None:
+        """Of a calm world: time passes, and the brokers' timers run once."""
+        self.now_ms += ms
+        for broker in self.brokers:
+            if broker.is_up:
+                self._run_timers(broker)
+        self.settle()
 
     # Processes
 
@@ -868,9 +893,12 @@ class ClusterWorld(Clockwork):
 
     def _tick(self, broker: Broker, life: int) -> None:
         """A broker's timers."""
-        if broker.life != life:
-            return
-        self._renew(broker)
+        if broker.life == life:
+            self._renew(broker)
+            self._run_timers(broker)
+            self.post("timer", broker.id, lambda: self._tick(broker, life), broker.lease.renew_ms)
+
+    def _run_timers(self, broker: Broker) -> None:
         for partition, one in broker.roles.replicas.items():
             if one.leader is not None:
                 log = broker.logs[partition]
@@ -880,7 +908,6 @@ class ClusterWorld(Clockwork):
             self._after(broker, partition)
         if broker.controller is not None:
             self._act(broker, controller.on_time(broker.controller, self.now_ms))
-        self.post("timer", broker.id, lambda: self._tick(broker, life), broker.lease.renew_ms)
 
     # Clients
 

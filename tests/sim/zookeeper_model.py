@@ -38,7 +38,8 @@ class Session:
 class ZooKeeper:
     """The ensemble as its clients see it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool = False) -> None:
+        self.eager = eager  # every server applies every change at once
         self.zxid = 0
         self.nodes: dict[str, Node] = {}
         self.past: dict[str, list[tuple[int, Node | None]]] = {}
@@ -116,6 +117,9 @@ class ZooKeeper:
                 self.nodes.pop(path, None)
             else:
                 self.nodes[path] = node
+        if self.eager:
+            for session in list(self.sessions.values()):
+                self.catch_up(session)
 
     def _settled(self, session: Session, zxid: int) -> int:
         """Fire the watches of what the server applies up to a zxid."""
