@@ -9,9 +9,11 @@ the same epoch again: the controller gives a new epoch to a leader that register
 
 A log that should be there and isn't, or is damaged, is answered with KAFKA_STORAGE_ERROR. The controller takes this broker out
 of that ISR and ELR, and only then the log is made, empty, as a follower's (*a removed folder that comes back empty and leads*).
-Whoever opens the log has to remember that until then, through restarts: recovery cuts a damaged log, so the next start would find
-it whole, only shorter. A log whose last epoch is above the one that is told is answered with FENCED_LEADER_EPOCH and that epoch; the controller goes
-on above it (*a store that was restored from a copy gives an epoch twice*).
+The caller has to remember that a log isn't whole until a role was taken, through restarts, too: recovery cuts a damaged log, so
+the next start finds one that is whole, only shorter (*and with its seat*).
+
+A log whose last epoch is above the one that is told is answered with FENCED_LEADER_EPOCH and that epoch; the controller goes on
+above it (*a store that was restored from a copy gives an epoch twice*).
 """
 
 from __future__ import annotations
