@@ -266,7 +266,8 @@ def _with_wrong_clock(soak: Soak, part: str, ahead_s: int) -> None:
 
 def _refuse_nights(soak: Soak, environment: Mapping[str, str]) -> None:
     """No night is loaded while the clocks of the night and of the aggregate are apart."""
-    said = soak.tried("etl", "--night", "yesterday", "--covering", codes=(1,), environment=environment).stderr
+    command = ["etl", "--night", "yesterday", *soak.covering(None)]
+    said = soak.tried(*command, codes=(1,), environment=environment).stderr
     if "clock shows" not in said or "hint:" not in said:
         raise Wrong(f"a night was refused, and not because of a clock: {said}")
 

@@ -374,12 +374,17 @@ class Soak:
             self.await_copied(topic)
         self.wait_for(self.is_deduped, "dedupe to be done")
 
+    def covering(self, night: datetime.date | None) -> list[str]:
+        """The options by which a person lets a night (None: any) take those along that are missing before it."""
+        if self.last_night is None:
+            return []
+        first = self.last_night + datetime.timedelta(days=1)
+        return [] if first == night else ["--covering-since", str(first)]
+
     def load(self, night: datetime.date) -> None:
         """Load a night into both tables, with all that has arrived; compare tables and audit with the ledger."""
         self.settle()
-        first = night if self.last_night is None else self.last_night + datetime.timedelta(days=1)
-        covering = [] if first == night else ["--covering-since", str(first)]
-        self.run("etl", "--night", str(night), "--wait-seconds", "60", *covering)
+        self.run("etl", "--night", str(night), "--wait-seconds", "60", *self.covering(night))
         self.last_night = night
         for topic, ledger in self.tables.items():
             ledger.load(str(night), self.read(f"{topic}.deduped"))
