@@ -24,7 +24,7 @@ from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages import hints, ranges
 from penstock.pipeline.stages.address import LogPlace
 from penstock.pipeline.stages.decision import Decision, fenced
-from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.failures import OperatorNeeded, OtherLog
 from penstock.pipeline.stages.quarantine import Quarantine, chunks, note
 from penstock.pipeline.stages.topics import TopicChoice
 
@@ -88,11 +88,14 @@ class Desk:
         if known is None:
             known = await recount(self._source, self._target, lane, (theirs, ours), offset)
         if known.records == 0:
-            cluster = Source(self._name, self._source, self._target, lane.group)
-            await cluster.learn()
-            await cluster.check_twins(lane, theirs.topic_id)
-        same_log = known.topic_id in (UNSEEN, theirs.topic_id)
-        again = await self._again(lane, known, start, offset) if same_log else known.records
+            source = Source(self._name, self._source, self._target, lane.group)
+            await source.learn()
+            await source.check_twins(lane, theirs.topic_id)
+        cluster = (await self._source.metadata([])).cluster_id or ""
+        is_unseen = known.topic_id == UNSEEN
+        same_log = is_unseen or (known.topic_id == theirs.topic_id and known.cluster in ("", cluster))
+        was_replaced = not same_log or (not is_unseen and await self._was_replaced(lane, known))
+        again = await self._again(lane, known, (start, offset), was_replaced) if same_log else known.records
         async with self._fenced(lane) as decision:
             before = await self._readable(lane)
             if before is not None and before.decisions != known.decisions:
@@ -104,11 +107,12 @@ class Desk:
             after = replace(
                 (known if same_log else replace(known, offset=0, gap_ranges="")).passing(offset),
                 again_records=again,
+                other_logs=known.other_logs + was_replaced,
                 topic_id=theirs.topic_id,
                 target_id=ours.topic_id,
                 leader_epoch=-1,
                 last_batch=None,
-                cluster=(await self._source.metadata([])).cluster_id or "",
+                cluster=cluster,
             )
             return await self._commit(decision, lane, "begin", before, await source_log(self._source, lane).noted(after))
 
@@ -156,14 +160,23 @@ class Desk:
         except OperatorNeeded:
             return None
 
-    async def _again(self, lane: Identity, known: MirrorPosition, start: int, offset: int) -> int:
-        """Records on the target that one reading of the source's log up to `offset` would not give: those copied a second time,
-        and those that the log has lost."""
-        if offset >= known.offset:
-            return known.again_records
+    async def _was_replaced(self, lane: Identity, known: MirrorPosition) -> bool:
+        """Whether another log is in the place of the one that was copied up to a position."""
         try:
             await source_log(self._source, lane).check(known)
-        except OperatorNeeded:  # it was cut back: of what was copied it has what lies before the offset, at most
+        except OtherLog:
+            return True
+        except OperatorNeeded:  # of the same log the beginning is gone, and a gap says how much of it
+            pass
+        return False
+
+    async def _again(self, lane: Identity, known: MirrorPosition, begins: tuple[int, int], was_replaced: bool) -> int:
+        """Records on the target that one reading of the source's log would not give: those copied a second time, and those
+        that the log has lost. `begins`: where the log begins, and where the lane is to go on."""
+        start, offset = begins
+        if offset >= known.offset:
+            return known.again_records
+        if was_replaced:  # of what was copied it has what lies before the offset, at most
             return known.records - await self._copied(lane, known, start, offset)
         return known.again_records + await self._copied(lane, known, offset, known.offset)
 

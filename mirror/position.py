@@ -23,6 +23,7 @@ class MirrorPosition(StagePosition):
     """The next source offset to copy, and what is noted beside it."""
 
     writer = stage = "mirror"
+    seldom = ("other_logs",)
     order = (
         *("topic_id", "target_id", "cluster", "leader_epoch", "records", "rebuilt", "gaps", "gap_records", "again_records"),
         *("gap_ranges", "target_end", "producer_id", "decisions", "copied_ms", "stopped", "stalled", "committed_ms"),
@@ -44,6 +45,8 @@ class MirrorPosition(StagePosition):
     """Records in them, where somebody could count them."""
     again_records: int = 0
     """Records copied that the source's log doesn't account for: an operator let them be copied again, or the log is another."""
+    other_logs: int = 0
+    """Logs that an operator let it leave for another one: what they had behind the position then, nobody knows."""
     gap_ranges: RangesText = ""
     """Which offsets the gaps are: the last `RANGES_MAX` ranges of them."""
     target_end: int = -1

@@ -26,7 +26,7 @@ from penstock.pipeline.stages.status import Reading, Row, look_ahead, look_at, l
 from penstock.pipeline.stages.topics import TopicChoice
 
 CLIENT_ID = "penstock-mirror-status"
-COUNTERS = ("records", "rebuilt", "gaps", "gap_records", "again_records")
+COUNTERS = ("records", "rebuilt", "gaps", "gap_records", "again_records", "other_logs")
 
 
 async def status(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> list[Row]:

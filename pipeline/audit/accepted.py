@@ -1,4 +1,5 @@
-"""Differences that a person has accepted with `penstock audit accept`, since nothing explains them and nobody can mend them.
+"""Differences that a person has accepted with `penstock audit accept`, since nothing explains them and nobody can mend them;
+and logs that were left for others, of which nobody can tell whether all was copied.
 
 They stand in the compacted topic `penstock.audit` of the aggregate cluster: a record a difference. What is accepted is exact:
 so many records more or fewer at one place of one hop. With a record more or fewer the place is a difference again.

@@ -17,7 +17,7 @@ from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
 from penstock.output import Output, reader_is_gone
 from penstock.pipeline import job
-from penstock.pipeline.audit.report import hint, render
+from penstock.pipeline.audit.report import difference_text, hint, render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
@@ -99,10 +99,10 @@ def accept(
 ) -> None:
     """Accept the differences that an audit finds now, since nothing explains them and nobody can mend them.
 
-    It audits first, and says what it accepts: so many records more or fewer at one place of one hop. Later audits name it, and
-    part again as soon as a record more or fewer is missing there. What was accepted stands in the topic penstock.audit of the
-    aggregate cluster. Damage, such as a batch that can't be read, can't be accepted. Exit codes: 0 accepted, 1 there is
-    nothing to accept, or something that can't be.
+    It audits first, and says what it accepts: so many records more or fewer at one place of one hop, or a log that the mirror
+    left for another one. Later audits name it, and part again as soon as a record more or fewer is missing there. What was
+    accepted stands in the topic penstock.audit of the aggregate cluster. Damage, such as a batch that can't be read, can't be
+    accepted. Exit codes: 0 accepted, 1 there is nothing to accept, or something that can't be.
 
     Example: penstock audit accept --because "log repair of 12 March" --config pipeline.properties
     """  # fmt: skip
@@ -120,7 +120,7 @@ def accept(
                     continue
                 for place, difference in hop["unaccepted"].items():
                     found[hop["key"], place] = difference
-                    click.echo(f"{hop['name']}, {place}: {difference:+,} records" if difference else
+                    click.echo(f"{hop['name']}, {place}: {difference_text(place, difference)}" if difference else
                                f"{hop['name']}, {place}: no difference any more")  # fmt: skip
                 if hop["damage"]:
                     left.append(f"{hop['name']}: {hop['damage']}")

@@ -18,6 +18,7 @@ from penstock.pipeline import job
 from penstock.pipeline.audit import accepted
 from penstock.pipeline.audit.accepted import Accepted
 from penstock.pipeline.audit.counts import BUCKET_MS, Patience, Read, TopicCounts, Unreadable, count_topic
+from penstock.pipeline.audit.report import LEFT_LOGS
 from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, StageMarks, take
 from penstock.pipeline.etl import changes, places, table
 from penstock.pipeline.etl.changenotes import Change, Place
@@ -44,8 +45,10 @@ class Hop:
     be read (`damage` the latter alone), `note` why nothing can be told of the comparison with the hop before, both in words.
     `by_notes`: compaction has removed records from the log, so what the stages noted of it is compared instead. `standing`: the
     partitions in which the stage that reads them stands still, each with the reason. `open`: the transactions that hold the log
-    back, in words. `changes`: what others have changed in the table. `without_id` are records in which dedupe found no id, so
-    that repeats of them aren't seen. `never_read`: the offsets by partition that operators let dedupe pass over.
+    back, in words. `changes`: what others have changed in the table. `left_logs`: in words, where an operator let the mirror
+    leave a log for another one, so that nobody can tell whether all of it was copied. `without_id` are records in which dedupe
+    found no id, so that repeats of them aren't seen. `never_read`: the offsets by partition that operators let dedupe pass
+    over.
 
     `key` is what differences are `accepted` under (accepted.py). `unaccepted` are the differences that nobody has accepted, or
     not as they are now: by place, how many records too many (or, below 0, too few) were found.
@@ -70,6 +73,7 @@ class Hop:
     by_notes: bool = False
     standing: dict[str, str] = field(default_factory=dict)
     never_read: dict[str, list[Range]] = field(default_factory=dict)
+    left_logs: str = ""
     changes: list[dict[str, Any]] = field(default_factory=list)
     accepted: dict[str, Accepted] = field(default_factory=dict)
     unaccepted: dict[str, int] = field(default_factory=dict)
@@ -167,6 +171,18 @@ def _never_read(marks: Mapping[int, Mark], counted: TopicCounts, of: str) -> lis
     return found
 
 
+def _left_logs(hop: Hop, marks: Mapping[int, Mark]) -> str:
+    """Words for the logs that were left for others, unless a person has accepted just these."""
+    left = Counter({partition: mark.counters.get("other_logs", 0) for partition, mark in marks.items()})
+    if not hop.compare(left, Counter(), LEFT_LOGS):
+        return ""
+    at = ", ".join(str(partition) for partition in sorted(left) if f"{LEFT_LOGS} {partition}" in hop.unaccepted)
+    return (
+        f"an operator let the mirror go on in another log of partition {at}, and nobody can tell whether all that the log "
+        "before it had was copied"
+    )
+
+
 def _untold(marks: Mapping[int, Mark]) -> str:
     """Words for decisions of which nobody can tell what was never read."""
     untold = sum(mark.untold for mark in marks.values())
@@ -243,6 +259,7 @@ async def _sources(config: Config, snapshot: Snapshot, known: AllAccepted, count
         limits = f"{unknown:,} offsets were left out by operators, and which isn't noted: not compared" if unknown else ""
         told = noted if whole.compacted else mirrored.records + again
         hop.again = again.total()
+        hop.left_logs = _left_logs(hop, marks)
         hop.conclude(
             damage,
             limits or _limits(whole) or _limits(mirrored),
@@ -512,7 +529,7 @@ async def audit(
     names = {name: {chosen.into(source, name) for source in job.sources(config)} for name in config["topics"]}
     others = [name for name, into in names.items() if not into & counted]
     others += sorted(snapshot.mirrored.difference(counted, *names.values()))  # those that an expression has found
-    untold = [hop.name for hop in hops if hop.note or hop.open]
+    untold = [hop.name for hop in hops if hop.note or hop.open or hop.left_logs]
     return {
         "hops": [asdict(hop) for hop in hops],
         "parts_at": parts_at,

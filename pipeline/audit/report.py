@@ -11,6 +11,9 @@ from rich.text import Text
 
 from penstock.hints import quoted
 
+LEFT_LOGS = "logs left in partition"
+"""What places are called at which logs are counted: those of a partition that the mirror has left for another one."""
+
 
 def render(audit: dict[str, Any]) -> Group:
     """A table with a line a hop, and one sentence that says what it comes to."""
@@ -31,6 +34,8 @@ def render(audit: dict[str, Any]) -> Group:
             mark = Text(hop["trouble"], "red")
         elif hop["open"]:
             mark = Text("cannot tell: an open transaction holds records back", "yellow")
+        elif hop["left_logs"]:
+            mark = Text("cannot tell: it goes on in another log", "yellow")
         elif hop["note"]:
             mark = Text(f"cannot tell: {hop['note']}", "yellow")
         table.add_row(hop["name"], _number(hop["records"]), expected, *rest, mark)
@@ -45,6 +50,11 @@ def render(audit: dict[str, Any]) -> Group:
     return Group(table, line, *_remarks(audit))
 
 
+def difference_text(place: str, difference: int) -> str:
+    """A difference with its sign and what is counted at the place."""
+    return f"{difference:+,} {'logs' if place.startswith(LEFT_LOGS) else 'records'}"
+
+
 def _number(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
@@ -54,7 +64,7 @@ def _remarks(audit: dict[str, Any]) -> list[Text]:
     lines = []
     for hop in audit["hops"]:
         lines += [Text(f"{hop['name']}, partition {each}, is {why}", "yellow") for each, why in hop["standing"].items()]
-        lines += [Text(f"{hop['name']}: {words}", "yellow") for words in hop["open"]]
+        lines += [Text(f"{hop['name']}: {words}", "yellow") for words in (*hop["open"], hop["left_logs"]) if words]
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
         lines.append(Text(f"Left out by operators (and nothing else is missing): {'; '.join(places)}.", "yellow"))
@@ -68,7 +78,8 @@ def _remarks(audit: dict[str, Any]) -> list[Text]:
     for hop in audit["hops"]:
         lines += [Text(f"Others changed the {hop['name']}: {_change(change)}.", "yellow") for change in hop["changes"]]
         lines += [
-            Text(f"Accepted at {hop['name']}: {place}, {one['difference']:+,} records, on {_moment(one['at_ms'])}, because "
+            Text(f"Accepted at {hop['name']}: {place}, {difference_text(place, one['difference'])}, on "
+                 f"{_moment(one['at_ms'])}, because "
                  f"{one['because']}", "yellow")
             for place, one in hop["accepted"].items()
         ]  # fmt: skip

@@ -27,6 +27,10 @@ class OperatorNeeded(Exception):
     """Something that a stage must not decide by itself: the lane stops, the text says what to do."""
 
 
+class OtherLog(OperatorNeeded):
+    """The log is another one than was read up to the position: it was recreated, cut back, or put back from a copy."""
+
+
 # Final for one transaction, producer or fetch position, not for the partition: the lane takes its identity again and
 # starts over, and `LaneWorker.start` finds words for what can't be mended.
 STARTS_OVER = frozenset(

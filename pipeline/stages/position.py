@@ -29,13 +29,14 @@ class StagePosition:
     """The next offset to read, and what every stage notes beside it. A stage adds fields of its own.
 
     A field's annotation says what its text must be (`PARSERS`). `writer` names in messages who writes such positions, `stage`
-    the process; `order`
-    are fields in the order in which texts have always had them, and others follow.
+    the process; `order` are fields in the order in which texts have always had them, and others follow. Those that are `seldom`
+    other than 0 are left out of the text while they are 0: an earlier version, which refuses what it doesn't know, can read it.
     """
 
     writer: ClassVar[str]
     stage: ClassVar[str]
     order: ClassVar[tuple[str, ...]] = ()
+    seldom: ClassVar[tuple[str, ...]] = ()
 
     offset: int = field(kw_only=False)
     leader_epoch: int = -1
@@ -63,6 +64,9 @@ class StagePosition:
         noted = replace(self, stopped=short(self.stopped), stalled=short(self.stalled), committed_ms=now_ms)
         values = {name: getattr(noted, name) for name in [*self.order, *self._noted()]}
         values["last_batch"] = self.last_batch or ()
+        for name in self.seldom:
+            if not values[name]:
+                del values[name]
         return json.dumps(values, ensure_ascii=False, default=bytes.hex)
 
     @classmethod

@@ -11,7 +11,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import BatchMark, Fetched
-from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.failures import OperatorNeeded, OtherLog
 from penstock.pipeline.stages.position import StagePosition
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -49,7 +49,7 @@ class SourceLog:
         if offset < start:
             raise self.gone(offset, start)
         if offset > end:
-            raise OperatorNeeded(
+            raise OtherLog(
                 f"{self._name} was cut back: it ends at offset {end}, but everything below {offset} was read; {self._cut}"
             )
         await self._check_epoch(position.leader_epoch, offset)
@@ -81,12 +81,12 @@ class SourceLog:
         if end < offset:
             known = end >= 0 and epoch == leader_epoch  # else the answer is of an earlier epoch
             ends = f"its epoch {leader_epoch} ends at {end}" if known else f"it knows no epoch {leader_epoch}"
-            raise OperatorNeeded(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
+            raise OtherLog(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
 
     async def _check_batch(self, mark: BatchMark, offset: int) -> None:
         """The log must still have the last batch that was read below an offset, unless retention has removed it."""
         if why := await differs(self._admin, self._tp, mark, offset):
-            raise OperatorNeeded(f"{self._name} is not the log that was read: {why}; was a copy put back? {self._cut}")
+            raise OtherLog(f"{self._name} is not the log that was read: {why}; was a copy put back? {self._cut}")
 
     async def check_fetched(self, fetched: Sequence[Fetched], position: P) -> P:
         """What was fetched must come from the log that was read up to a position. Gives the position behind it.

@@ -118,11 +118,12 @@ def grow_a_topic(soak: Soak) -> None:
 
 
 def delete_and_create(soak: Soak) -> None:
-    """Half of the time before all of it was copied."""
+    """Half of the time while the mirror is away, before all of it was copied."""
     source = soak.dice.choice(SOURCES)
+    soak.await_copied(STORMY)
     if soak.dice.random() < 0.5:
-        soak.await_copied(STORMY)
-    soak.copied_so_far(STORMY, source)
+        soak.mirror.kill()
+        soak.write(source, soak.dice.randrange(1 << 30))
     soak.ask(soak.sources[source], lambda admin: admin.delete_topics([STORMY]))
     lost = soak.ledger.lost(STORMY, source)
     soak.ask(soak.sources[source], lambda admin: admin.create_topics({STORMY: PARTITIONS}))

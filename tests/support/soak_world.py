@@ -294,10 +294,6 @@ class Soak:
                     return False
         return True
 
-    def copied_so_far(self, topic: str, source: str) -> None:
-        if self.is_copied(topic):
-            self.ledger.copied(topic, source)
-
     def await_copied(self, topic: str) -> None:
         self.wait_for(lambda: self.is_copied(topic), f"{topic} to be copied")
         for source in SOURCES:
