@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.harness import BrokerProcess, topic_name
-from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka  # noqa: F401  (fixtures)
+from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka, zookeeper  # noqa: F401  (fixtures)
 
 pytest_plugins = ["support.leftovers"]
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 from urllib.parse import quote, unquote
 
 ANY_VERSION = -1  # As an expected version: whatever is there.
+MULTI_OPERATIONS, MULTI_BYTES = 400, 512 << 10
+"""What a ZooKeeper surely takes in one multi: its servers drop connections that send more than 1 MiB at once."""
 
 
 class StoreError(Exception):
@@ -221,6 +223,30 @@ class Store(Protocol):
         ...
 
 
+def size_of(operation: Operation) -> int:
+    """About how many bytes an operation takes in a multi."""
+    return 64 + len(operation.path.encode()) + len(getattr(operation, "data", b""))
+
+
+def pieces(groups: Iterable[Sequence[Operation]]) -> Iterator[list[Operation]]:
+    """Multis that are small enough for every store, of groups that stay whole and in order, even if all parents are missing. A
+    group that is too large by itself is a multi of its own, for the store to refuse."""
+    piece: list[Operation] = []
+    parents: set[str] = set()
+    nbytes = 0
+    for group in groups:
+        above = {parent for one in group if isinstance(one, Create) and one.parents for parent in parents_of(one.path)}
+        more = sum(map(size_of, [*group, *map(Create, above)]))
+        if piece and (len(piece) + len(group) + len(parents | above) > MULTI_OPERATIONS or nbytes + more > MULTI_BYTES):
+            yield piece
+            piece, parents, nbytes = [], set(), 0
+        piece += group
+        parents |= above
+        nbytes += more
+    if piece:
+        yield piece
+
+
 class paths:
     """Where things stand in the tree: the paths of Kafka with ZooKeeper."""
 
@@ -307,6 +333,12 @@ def check_path(path: str) -> None:
 def parent_of(path: str) -> str:
     """The path of a node's parent."""
     return path.rpartition("/")[0] or "/"
+
+
+def parents_of(path: str) -> list[str]:
+    """The paths of all nodes above a node but the root, the highest first."""
+    names = path.split("/")[1:-1]
+    return ["/" + "/".join(names[:at]) for at in range(1, len(names) + 1)]
 
 
 def quoted(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Fixtures of Apache Kafka: `apache_kafka` and `second_kafka`, nodes for the session of each test process, and `kafka_as`."""
+"""Fixtures of Apache Kafka: `apache_kafka` and `second_kafka`, nodes for the session of each test process, and `kafka_as`; and
+`zookeeper`, a server for it."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from support.kafka_jars import ApacheKafka
 from support.patience import until
+from support.zookeeper import ZooKeeper
 
 # Nobody kills these nodes: a busy machine is no reason for their controller to fence them.
 SESSION = {"broker_session_timeout_ms": "60000"}
@@ -33,6 +35,14 @@ def second_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
     load_coordinators(kafka.bootstrap)
     yield kafka
     kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """A running ZooKeeper: a test takes a chroot of its own, and doesn't stop it."""
+    server = ZooKeeper(tmp_path_factory.mktemp("zookeeper") / "server").start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

@@ -26,14 +26,18 @@ from penstock.broker.store.base import (
     StoreError,
 )
 from support.store_homes import WAIT_S, EmbeddedHome, Home, Scenario, Seen, play
+from support.zookeeper import ZooKeeper, ZooKeeperHome
 
 Run = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=["embedded"])
+@pytest.fixture(params=["embedded", pytest.param("ZooKeeper", marks=pytest.mark.kafka)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """A function that plays a scenario in the home of this parameter."""
-    return lambda scenario: play(EmbeddedHome(tmp_path / "metadata.db"), scenario)
+    if request.param == "embedded":
+        return lambda scenario: play(EmbeddedHome(tmp_path / "metadata.db"), scenario)
+    server: ZooKeeper = request.getfixturevalue("zookeeper")
+    return lambda scenario: play(ZooKeeperHome(server.address), scenario)
 
 
 def test_nodes_have_versions_and_parents(run: Run) -> None:
