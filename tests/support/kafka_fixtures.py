@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from support.kafka_jars import ApacheKafka
 from support.patience import until
-from support.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:
+    from support.zookeeper import ZooKeeper
 
 # Nobody kills these nodes: a busy machine is no reason for their controller to fence them.
 SESSION = {"broker_session_timeout_ms": "60000"}
@@ -40,6 +43,8 @@ def second_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """A running ZooKeeper: a test takes a chroot of its own, and doesn't stop it."""
+    from support.zookeeper import ZooKeeper  # here, since tests without it need not have kazoo
+
     server = ZooKeeper(tmp_path_factory.mktemp("zookeeper") / "server").start()
     yield server
     server.kill()
