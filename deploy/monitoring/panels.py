@@ -84,6 +84,13 @@ DATACENTER = Variable("datacenter", "Datacenter", "label_values(up{part!=''}, da
 TOPIC = ',topic=~"$topic"'
 GROUP = ',consumergroup=~"$group"'
 
+
+def of_topics(name: str, word: str = "") -> tuple[str, str]:
+    """A broker's counter by topic, of each datacenter: the same topic is in several. `word` is added to the legend."""
+    query = rate(f"kafka_server_brokertopicmetrics_{name}_total", "datacenter, topic", TOPIC)
+    return query, f"{{{{datacenter}}}} {{{{topic}}}} {word}".rstrip()
+
+
 BROKER = Dashboard(
     "penstock-broker",
     "Penstock: brokers",
@@ -107,8 +114,8 @@ BROKER = Dashboard(
             lines(
                 "Failed requests",
                 "reqps",
-                (rate("kafka_server_brokertopicmetrics_failedproducerequests_total", "topic", TOPIC), "produce {{topic}}"),
-                (rate("kafka_server_brokertopicmetrics_failedfetchrequests_total", "topic", TOPIC), "fetch {{topic}}"),
+                of_topics("failedproducerequests", "produce"),
+                of_topics("failedfetchrequests", "fetch"),
                 says="Answers with an error, by topic.",
             ),
             lines(
@@ -144,10 +151,20 @@ BROKER = Dashboard(
         ),
         "How fast?": (
             lines(
-                "Records in", "recps", (rate("kafka_server_brokertopicmetrics_messagesin_total", "topic", TOPIC), "{{topic}}")
+                "Records in",
+                "recps",
+                of_topics("messagesin"),
             ),
-            lines("Bytes in", "Bps", (rate("kafka_server_brokertopicmetrics_bytesin_total", "topic", TOPIC), "{{topic}}")),
-            lines("Bytes out", "Bps", (rate("kafka_server_brokertopicmetrics_bytesout_total", "topic", TOPIC), "{{topic}}")),
+            lines(
+                "Bytes in",
+                "Bps",
+                of_topics("bytesin"),
+            ),
+            lines(
+                "Bytes out",
+                "Bps",
+                of_topics("bytesout"),
+            ),
             lines(
                 "Time of requests, 99 of 100",
                 "s",
@@ -177,7 +194,10 @@ BROKER = Dashboard(
             lines(
                 "The largest topics",
                 "bytes",
-                ('topk(10, sum by (topic) (kafka_log_log_size{$here,topic=~"$topic"}))', "{{topic}}"),
+                (
+                    'topk(10, sum by (datacenter, topic) (kafka_log_log_size{$here,topic=~"$topic"}))',
+                    "{{datacenter}} {{topic}}",
+                ),
             ),
             lines(
                 "Time of threads",
