@@ -22,7 +22,7 @@ MONITORING = ROOT / "deploy" / "monitoring"
 ABSENT = "Prometheus isn't there: `make monitoring-test` installs it"
 PROGRAMS = ("prometheus", "promtool", "prometheus-node-exporter")
 MINUTE_S = 0.5  # of the rules' minutes: hours pass in half a minute
-SCRAPE_MS = 500
+SCRAPE_MS = 1000
 
 
 def is_there() -> bool:
@@ -87,7 +87,7 @@ class Prometheus:
         self._targets = folder / "targets.json"
         self.watch()
         config = {
-            "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": f"{SCRAPE_MS}ms"},
+            "global": {"scrape_interval": f"{SCRAPE_MS}ms", "evaluation_interval": "500ms"},
             "rule_files": [str(folder / "rules" / "*.yml")],
             "scrape_configs": [
                 {
