@@ -34,6 +34,7 @@ changes        what others have changed in the table, read from Delta's log
 table          the ledger of a table, read from Delta's log without a JVM
 rowcounts      the rows of a table and of its rejects, as its data files have them
 rejects        the table of records that are no rows
+rejectfile     a run's rejects, as one file of that table
 ready          the markers of nights: ready, or incomplete so far
 places         the paths and URIs that a table can lie at
 storage        where a table lies, and the files there that Python reads and writes itself

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ from urllib.parse import unquote
 from penstock.pipeline.etl import fitting
 from penstock.pipeline.etl.changenotes import CHANGES_DOMAIN
 from penstock.pipeline.etl.changes import notes_for
-from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, RESERVED, Declared
+from penstock.pipeline.etl.declared import EVENT_DAY, RESERVED, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.events import NO_CONSTRAINTS, REJECT, REJECT_TYPE, Constraints
 from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit, Status
@@ -41,12 +42,12 @@ TABLE_PROPERTIES = {
 MAPPING = "delta.columnMapping.mode"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 CONSTRAINT = "delta.constraints."  # begins the property of a CHECK constraint
-POSITION_DDL = ", ".join(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())
 
 
 @dataclass(frozen=True)
 class Written:
-    """Files that were written and aren't committed: how many rows and rejects they hold, and the paths of those of rejects."""
+    """Files that were written and aren't committed: how many rows and rejects they hold, and the paths of those of rejects
+    below the table's folder."""
 
     rows: int
     rejects: int
@@ -56,32 +57,92 @@ class Written:
 NOTHING = Written(0, 0, [])
 
 
-class Transaction:
-    """An open transaction on the table: `write` once, then `commit`; dropped, it leaves only unused files."""
+class DeltaLog:
+    """A table's log, as Delta has it in the JVM."""
 
-    def __init__(self, spark: Any, table: Storage, plan: Plan, declared: Declared) -> None:
-        """Begin; the commit makes a table that is not there. Raises Refused when the table's run number is not the one
-        that the plan was made on."""
+    def __init__(self, spark: Any, table: Storage) -> None:
         self._spark = spark
         self._session = spark._jsparkSession
         self._jvm = spark._jvm
         self._delta = spark._jvm.org.apache.spark.sql.delta
         self._table = table
-        self._plan = plan
         self._none = self._jvm.scala.Option.empty()
         self._mode = self._jvm.org.apache.spark.sql.SaveMode
         self._log = self._delta.DeltaLog.forTable(self._session, table.uri)
-        self._transaction = self._begin()
+
+    def begin(self) -> Any:
+        """Open a transaction of Delta's."""
+        return self._log.startTransaction(self._none, self._none)
+
+    def actions(self, documents: Iterable[dict[str, Any]] = ()) -> Any:
+        """Actions of a commit, as Delta's log has them, in the JVM."""
+        return self._jvm.PythonUtils.toSeq([self._action(document) for document in documents])
+
+    def _action(self, document: dict[str, Any]) -> Any:
+        return self._delta.actions.Action.fromJson(json.dumps(document))
+
+    def declare(self, transaction: Any, ddl: str, partitioned_by: Sequence[str], properties: Mapping[str, str]) -> None:
+        """Let a transaction's commit make the table, with these columns. (A writer of rows would make all of them nullable.)"""
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self._schema(ddl),
+            "partitionColumns": list(partitioned_by),
+            "configuration": properties,
+            "createdTime": time.time_ns() // 1_000_000,
+        }
+        transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
+
+    def _schema(self, ddl: str) -> str:
+        return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl).json())
+
+    def lacks(self, transaction: Any, ddl: str) -> list[str]:
+        """The columns of these that the table of a transaction doesn't have as they are."""
+        there = json.loads(_metadata_of(transaction)["metaData"]["schemaString"])["fields"]
+        types = {field["name"]: field["type"] for field in there}
+        wanted = json.loads(self._schema(ddl))["fields"]
+        return [field["name"] for field in wanted if types.get(field["name"]) != field["type"]]
+
+    def removals(self, transaction: Any, condition: str) -> Any:
+        """The actions that take the files of some partitions, which a condition names, out of the table."""
+        parsed = self._session.sessionState().sqlParser().parseExpression(condition)
+        files = transaction.filterFiles(self._jvm.PythonUtils.toSeq([parsed]), False).iterator()
+        now_ms, removed = time.time_ns() // 1_000_000, []
+        while files.hasNext():
+            removed.append(files.next().removeWithTimestamp(now_ms, True))
+        return self._jvm.PythonUtils.toSeq(removed)
+
+    def commit_actions(self, transaction: Any, actions: Any) -> int:
+        """Commit; the table's new version. Raises Refused when another process was quicker."""
+        none = self._none
+        write = getattr(self._delta, "DeltaOperations$Write")
+        operation = write(self._mode.Append, none, none, none, none, none, none, none, none)
+        try:
+            return int(transaction.commit(actions, operation))
+        except Exception as error:
+            if "concurrent" in str(error).lower():
+                raise Refused(
+                    f"another process committed to `{self._table}` first; run it again ({str(error).splitlines()[0]})"
+                ) from None
+            raise
+
+
+class Transaction(DeltaLog):
+    """An open transaction on the table: `write` once, then `commit`; dropped, it leaves only unused files."""
+
+    def __init__(self, spark: Any, table: Storage, plan: Plan, declared: Declared) -> None:
+        """Begin; the commit makes a table that is not there. Raises Refused when the table's run number is not the one
+        that the plan was made on."""
+        super().__init__(spark, table)
+        self._plan = plan
+        self._transaction = self.begin()
         self._is_new = self._transaction.readVersion() < 0
-        self._actions = self._jvm.PythonUtils.toSeq([])
+        self._actions = self.actions()
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
         self._transaction.readTxn().addOne(RUN_APP_ID)
         self._status = self._not_overtaken()
         self._declare(declared)
-
-    def _begin(self) -> Any:
-        return self._log.startTransaction(self._none, self._none)
 
     def _not_overtaken(self) -> Status:
         """The table as it is now. Raises Refused when its run number is not the one that the plan was made on."""
@@ -92,36 +153,20 @@ class Transaction:
             )
         return found
 
-    def _action(self, document: dict[str, Any]) -> Any:
-        return self._delta.actions.Action.fromJson(json.dumps(document))
-
     def _declare(self, declared: Declared) -> None:
-        """Let this transaction's commit make the table, or add what it lacks: declared columns, its topic's name. (A writer of
-        rows would make all of a new table's columns nullable.)"""
-        schema = str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl).json())
+        """Let this transaction's commit make the table, or add what it lacks: declared columns, its topic's name."""
         if self._is_new:
-            metadata = {
-                "id": str(uuid.uuid4()),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": schema,
-                "partitionColumns": [EVENT_DAY],
-                "configuration": TABLE_PROPERTIES | {TOPIC_PROPERTY: self._plan.topic},
-                "createdTime": time.time_ns() // 1_000_000,
-            }
-            self._transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
+            properties = TABLE_PROPERTIES | {TOPIC_PROPERTY: self._plan.topic}
+            self.declare(self._transaction, declared.table_ddl, [EVENT_DAY], properties)
             return
-        document = self._metadata()
+        document = _metadata_of(self._transaction)
         metadata = document["metaData"]
-        grown = fitting.grown(metadata["schemaString"], schema)
+        grown = fitting.grown(metadata["schemaString"], self._schema(declared.table_ddl))
         metadata["schemaString"] = grown or metadata["schemaString"]
         named = TOPIC_PROPERTY in metadata["configuration"]  # tables of earlier versions name none
         metadata["configuration"].setdefault(TOPIC_PROPERTY, self._plan.topic)
         if grown or not named:
             self._transaction.updateMetadata(self._action(document), False)
-
-    def _metadata(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self._transaction.metadata().json())
-        return document
 
     def constraints(self, declared: Declared) -> Constraints:
         """The CHECK constraints that somebody gave the table; it has none before its first commit."""
@@ -129,7 +174,7 @@ class Transaction:
 
         if self._is_new:
             return NO_CONSTRAINTS
-        metadata = self._metadata()["metaData"]
+        metadata = _metadata_of(self._transaction)["metaData"]
         conditions = {
             key.removeprefix(CONSTRAINT): value
             for key, value in metadata["configuration"].items()
@@ -143,13 +188,12 @@ class Transaction:
         """Write the data files of the records, good rows and others (a frame with the columns of `events.written_columns`);
         none is visible before `commit`, and those of the others never. A reload's rows are taken out of the files that they
         share with other nights' here, too."""
-        writer = self._begin()
+        writer = self.begin()
         if not self._is_new:
-            document = self._metadata()
+            document = _metadata_of(self._transaction)
             metadata = document["metaData"]
             schema = json.loads(metadata["schemaString"])
-            marked = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(f"{REJECT} {REJECT_TYPE}")
-            added = json.loads(marked.json())["fields"]
+            added = json.loads(self._schema(f"{REJECT} {REJECT_TYPE}"))["fields"]
             if metadata["configuration"].get(MAPPING, "none") != "none":
                 _name_as_they_are(added)
             schema["fields"] = [field | {"nullable": True} for field in schema["fields"]] + added
@@ -170,7 +214,7 @@ class Transaction:
                 raise EtlError(f"Delta wrote `{added['path']}` without a row count")
             if added["partitionValues"].get(EVENT_DAY) is None:
                 rejects += int(count.get())
-                reject_files.append(f"{self._table.uri}/{unquote(added['path'])}")
+                reject_files.append(unquote(added["path"]))
             else:
                 rows += int(count.get())
                 kept.append(action)
@@ -204,20 +248,6 @@ class Transaction:
         """Partition and offset of the rows that the table has in the plan's ranges."""
         return self._spark.read.format("delta").load(self._table.uri).where(self._replaced()).select("partition", "offset")
 
-    def read_rejects(self, written: Written) -> Any:
-        """The rejects that were written, as `rejects.FOUND` has them."""
-        schema = f"{POSITION_DDL}, {REJECT} {REJECT_TYPE}"
-        # A table's folder may have letters in its name that would be a pattern.
-        files = self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*written.reject_files)
-        return files.select(*POSITION_COLUMNS, f"{REJECT}.*")
-
-    def remove_rejects(self, written: Written) -> None:
-        """Remove the files of rejects, once they are kept elsewhere."""
-        settings = self._session.sessionState().newHadoopConf()
-        for name in written.reject_files:
-            path = self._jvm.org.apache.hadoop.fs.Path(name)
-            path.getFileSystem(settings).delete(path, False)
-
     def _replaced(self) -> str:
         """The condition of a reload: exactly the rows of the plan's ranges."""
         spans = [
@@ -238,23 +268,15 @@ class Transaction:
         actions = self._actions.appended(ledger).appended(notes).appended(run)
         for gone in self._plan.takes_back:
             actions = actions.appended(self._domain(DOMAIN_PREFIX + gone, "", removed=True))
-        return self._commit(actions)
+        return self.commit_actions(self._transaction, actions)
 
     def _domain(self, name: str, text: str, *, removed: bool = False) -> Any:
         return self._delta.actions.DomainMetadata(name, text, removed)
 
-    def _commit(self, actions: Any) -> int:
-        none = self._none
-        write = getattr(self._delta, "DeltaOperations$Write")
-        operation = write(self._mode.Append, none, none, none, none, none, none, none, none)
-        try:
-            return int(self._transaction.commit(actions, operation))
-        except Exception as error:
-            if "concurrent" in str(error).lower():
-                raise Refused(
-                    f"another process committed to the table first; run it again ({str(error).splitlines()[0]})"
-                ) from None
-            raise
+
+def _metadata_of(transaction: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(transaction.metadata().json())
+    return document
 
 
 def _name_as_they_are(fields: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 That JVM is started for the first question, before Spark is: a night needs it anyway, and whatever Spark is told of the place
 (`spark.hadoop.*`, HADOOP_CONF_DIR, credentials, Kerberos) holds for both. A client in Python would need all of it a second
 time; pyarrow's has no put that the store may refuse, and reads HDFS by a C library that PySpark doesn't bring. The files are
-small, and of the data two columns are read.
+small, rejects aside, and of the rows two columns are read.
 
 HDFS renames atomically, and refuses a name that is there.
 
@@ -33,6 +33,7 @@ from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 
 PROBE = f"{SIDE_FOLDER}/created-once"
 ABSENT = ("java.io.FileNotFoundException",)
+WRITE_BYTES = 1 << 20  # handed to the JVM at a time
 PRESENT = ("org.apache.hadoop.fs.FileAlreadyExistsException", s3logstore.REFUSED)
 
 
@@ -60,6 +61,17 @@ class HadoopStorage(Storage):
         with self._failures(name):
             length = int(self._fs.getFileStatus(self._path(name)).getLen())
             return cast(BinaryIO, io.BufferedReader(_Reader(self._open(name), length, partial(self._failures, name))))
+
+    @contextlib.contextmanager
+    def written(self, name: str) -> Iterator[BinaryIO]:
+        with self._failures(name):
+            stream = self._fs.create(self._path(name), False)
+        try:
+            with io.BufferedWriter(_Writer(stream, partial(self._failures, name)), WRITE_BYTES) as file:
+                yield cast(BinaryIO, file)
+        except BaseException:
+            self.remove(name)
+            raise
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -223,6 +235,33 @@ class _Reader(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._stream.close()
+        super().close()
+
+
+class _Writer(io.RawIOBase):
+    """A file of the JVM's that is written from its beginning to its end."""
+
+    def __init__(self, stream: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
+        self._stream = stream
+        self._failures = failures
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any) -> int:
+        with self._failures():
+            self._stream.write(bytes(data))
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with self._failures():
+                self._stream.close()
         super().close()
 
 

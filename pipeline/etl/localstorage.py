@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,20 @@ class LocalStorage(Storage):
 
     def file(self, name: str) -> BinaryIO:
         return (self.folder / name).open("rb")
+
+    @contextlib.contextmanager
+    def written(self, name: str) -> Iterator[BinaryIO]:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                path.unlink()
+                raise
+        sync_folder(path.parent)
 
     def names(self, folder: str) -> list[str]:
         try:

@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow
+
 from penstock.pipeline import job
+from penstock.pipeline.etl import rejectfile
+from penstock.pipeline.etl.delta import DeltaLog
 from penstock.pipeline.etl.errors import EtlError, Refused, words_of
 from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, Status
-from penstock.pipeline.etl.plan import CorruptBatch, Plan
+from penstock.pipeline.etl.plan import Plan
+from penstock.pipeline.etl.rejectfile import RejectFile
 from penstock.pipeline.etl.rowcounts import reject_counts, rejects_partitioned_by
 from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
-FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan
+PARTITIONED_BY = ("run", "plan")
+TRIES = 10  # of a commit, while others commit to the same table
 SCHEMA = (
     "night STRING, run BIGINT, plan STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, reason STRING,"
     " key BINARY, value BINARY"
@@ -78,30 +85,14 @@ def _id(table: Storage) -> str:
         return ""
 
 
-def write(spark: Any, place: Storage, plan: Plan, rejected: Any) -> None:
-    """Replace whatever the plan left before by these rejects (a frame with the columns of FOUND)."""
-    from pyspark.sql import functions as F
-
-    stamps = {"night": F.lit(plan.night), "run": F.lit(plan.run).cast("BIGINT"), "plan": F.lit(plan.id)}
-    _overwrite(spark, rejected.withColumns(stamps).select(*COLUMNS), place, [(plan.run, plan.id)])
+def write(spark: Any, place: Storage, plan: Plan, found: Iterable[pyarrow.Table]) -> None:
+    """Replace the rejects that the plan left before by these, which have the columns of `rejectfile.FOUND`. Raises EtlError."""
+    _replace(spark, place, [(plan.run, plan.id)], (plan, rejectfile.write(place, plan, found)))
 
 
 def positions(spark: Any, place: Storage, runs: Iterable[Run]) -> Any:
     """Partition and offset of the rejects of some runs."""
     return spark.read.format("delta").load(place.uri).where(_condition(runs)).select("partition", "offset")
-
-
-def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]]) -> Any:
-    """A reject for each batch that can't be read, at its first offset, with the batch's bytes as the value."""
-    rows = [
-        (batch.topic, batch.partition, batch.start, f"a batch of {batch.records} records that can't be read", data)
-        for batch, data in batches
-    ]
-    columns = "topic STRING, partition INT, offset BIGINT, reason STRING, value BINARY"
-    return spark.createDataFrame(rows, columns).selectExpr(
-        "topic", "partition", "offset", "cast(NULL AS TIMESTAMP) AS timestamp", "reason", "cast(NULL AS BINARY) AS key",
-        "value",
-    )  # fmt: skip
 
 
 def stray(place: Storage, status: Status) -> set[Run]:
@@ -112,22 +103,51 @@ def stray(place: Storage, status: Status) -> set[Run]:
 
 
 def remove(spark: Any, place: Storage, runs: Iterable[Run]) -> None:
-    """Remove the rejects of these runs, in one commit."""
-    _overwrite(spark, spark.createDataFrame([], SCHEMA), place, runs)
+    """Remove the rejects of these runs, in one commit. Raises EtlError."""
+    _replace(spark, place, runs)
 
 
 def _condition(runs: Iterable[Run]) -> str:
     return " OR ".join(f"(run = {run} AND plan = '{plan}')" for run, plan in sorted(runs))
 
 
-def _overwrite(spark: Any, rows: Any, place: Storage, runs: Iterable[Run]) -> None:
-    partitioned_by = rejects_partitioned_by(place)
-    if partitioned_by and "plan" not in partitioned_by:
+def _replace(spark: Any, place: Storage, runs: Iterable[Run], added: tuple[Plan, RejectFile] | None = None) -> None:
+    """Take the rejects of these runs out of the table, and a plan's file in, by one commit. Other processes that commit at the
+    same moment may have other plans, or this one: it is tried again with what they left."""
+    if rejects_partitioned_by(place) == ["run"]:
         _add_plans(spark, place)
-    writer = rows.write.format("delta").mode("overwrite").partitionBy("run", "plan")
-    if partitioned_by:
-        writer = writer.option("replaceWhere", _condition(runs))
-    writer.save(place.uri)
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return _commit(DeltaLog(spark, place), place, runs, added)
+        except Refused:
+            if not tries_left:
+                raise
+
+
+def _commit(log: DeltaLog, place: Storage, runs: Iterable[Run], added: tuple[Plan, RejectFile] | None) -> None:
+    transaction = log.begin()
+    transaction.readWholeTable()  # Another's commit makes ours fail from here on, and the log is read after it.
+    if transaction.readVersion() < 0:
+        log.declare(transaction, SCHEMA, PARTITIONED_BY, {"delta.checkpointInterval": "100"})
+    elif lacking := log.lacks(transaction, SCHEMA):
+        raise EtlError(f"`{place}` is no table of rejects: it has no column `{lacking[0]}`, or one of another type")
+    there = reject_counts(place).keys() & set(runs)
+    # Only Delta's own list of files has all that a removal says; to make it, Spark runs a job.
+    removals = log.removals(transaction, _condition(there)) if there else log.actions()
+    log.commit_actions(transaction, removals.appendedAll(log.actions([_add(*added)] if added else [])))
+
+
+def _add(plan: Plan, file: RejectFile) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": {"run": str(plan.run), "plan": plan.id},
+            "size": file.size,
+            "modificationTime": time.time_ns() // 1_000_000,
+            "dataChange": True,
+            "stats": json.dumps({"numRecords": file.rows}),
+        }
+    }
 
 
 def _add_plans(spark: Any, place: Storage) -> None:
@@ -135,5 +155,5 @@ def _add_plans(spark: Any, place: Storage) -> None:
     from pyspark.sql import functions as F
 
     before = spark.read.format("delta").load(place.uri).withColumn("plan", F.lit(WITHOUT_PLAN_ID)).select(*COLUMNS)
-    writer = before.write.format("delta").mode("overwrite").partitionBy("run", "plan")
+    writer = before.write.format("delta").mode("overwrite").partitionBy(*PARTITIONED_BY)
     writer.option("overwriteSchema", "true").save(place.uri)

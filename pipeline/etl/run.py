@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
 from penstock import failpoints
-from penstock.pipeline.etl import events, rejects, rowcounts
+from penstock.pipeline.etl import events, rejectfile, rejects, rowcounts
 from penstock.pipeline.etl.changes import deleted_rows
 from penstock.pipeline.etl.declared import Declared
 from penstock.pipeline.etl.delta import NOTHING, Transaction
@@ -85,17 +85,17 @@ class Run:
     def keep_rejects(self, corrupt: list[bytes | None]) -> None:
         """Take the rejects, each with its reason, from where they were written beside the rows to their own table. `corrupt`
         has the bytes of the plan's corrupt batches."""
-        plan, found = self._plan, []
-        if self._written.rejects:
-            found.append(self._transaction.read_rejects(self._written).select(*rejects.FOUND))
+        plan, written = self._plan, self._written
+        found = rejectfile.of_files(self._table, written.reject_files)
         if corrupt:
-            found.append(rejects.of_batches(self._spark, zip(plan.corrupt, corrupt, strict=True)))
-        rejects.write(self._spark, self._rejects_table, plan, reduce(lambda left, right: left.unionByName(right), found))
+            found = itertools.chain(found, [rejectfile.of_batches(zip(plan.corrupt, corrupt, strict=True))])
+        rejects.write(self._spark, self._rejects_table, plan, found)
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rowcounts.reject_counts(self._rejects_table).get(self._run, 0)
         if kept != self.rejects:
             raise EtlError(f"night {plan.night}: {self.rejects} rejects were found, but {kept} kept")
-        self._transaction.remove_rejects(self._written)
+        for name in written.reject_files:
+            self._table.remove(name)
 
     def remove_earlier_rejects(self) -> None:
         """Remove what an earlier try of the plan kept, where this one has no rejects."""

@@ -1,8 +1,8 @@
 """Where a table lies, and the one door to the files there that Python reads and writes itself: the table's log, plans, ready
 markers.
 
-Spark and Delta read and write the data; what is behind this door is small. Three kinds of place are known, since a plan has
-to be there once and whole, and each kind has something else to rest that on:
+Spark and Delta read and write the rows; rejects are the largest of the files that pass this door. Three kinds of place are
+known, since a plan has to be there once and whole, and each kind has something else to rest that on:
 
     a folder     a temporary file, and a link that refuses a name that is there          localstorage.py
     hdfs://      a temporary file, and a rename that refuses a name that is there        hadoopstorage.py
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,6 +52,11 @@ class Storage(ABC):
     @abstractmethod
     def file(self, name: str) -> BinaryIO:
         """A file to read here and there."""
+
+    @abstractmethod
+    def written(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A new file, of a name that nobody else uses, to write from its beginning to its end. It is whole after the block, and
+        gone after one that raises."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:

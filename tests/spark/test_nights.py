@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from penstock.pipeline.etl import (
     places,
     plan,
     ready,
+    rejectfile,
     rowcounts,
     session,
     sqlfunctions,
@@ -859,17 +861,13 @@ def test_of_two_loads_at_once_one_commits(world: World, run: Run, spark: Any) ->
 
 def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark: Any) -> None:
     """And a table of rejects that was made before plans had ids is taken over with what it holds."""
-    from pyspark.sql import functions as F
-
     path = f"{world.table}-rejects"
-    stamps = {"night": F.lit("2013-01-09"), "run": F.lit(99).cast("BIGINT")}
-    old = reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"old")]).withColumns(stamps)
-    old.write.format("delta").partitionBy("run").save(path)
+    columns = ", ".join(part for part in reject_table.SCHEMA.split(", ") if not part.startswith("plan "))
+    row = ("2013-01-09", 99, "t", 0, 0, None, "a batch", None, b"old")
+    spark.createDataFrame([row], columns).write.format("delta").partitionBy("run").save(path)
     another = plan.Plan("2013-01-01", 1, {})
-    reject_table.write(
-        spark, places.at(path, Config({}, frozenset())), another,
-        reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"another")]),
-    )  # fmt: skip
+    found = rejectfile.of_batches([(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"another")])
+    reject_table.write(spark, places.at(path, Config({}, frozenset())), another, [found])
     world.events("2013-01-01", 4)
     world.send("2013-01-01", [b"bad"])
     world.arrive()
@@ -878,15 +876,68 @@ def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark
     assert kept == {(1, commit.plan, b"bad"), (99, "none", b"old")}
 
 
-def test_rejects_that_spark_can_not_remove_leave_the_night_loaded(world: World, run: Run, spark: Any) -> None:
+def keep_stray_reject(world: World, spark: Any) -> str:
+    """Let a run that nobody commits keep a reject; the folder of rejects."""
+    path = f"{world.table}-rejects"
+    found = rejectfile.of_batches([(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"stray")])
+    reject_table.write(spark, places.at(path, Config({}, frozenset())), plan.Plan("2013-01-01", 1, {}), [found])
+    return path
+
+
+def test_rejects_that_delta_does_not_remove_leave_the_night_loaded(world: World, run: Run, spark: Any) -> None:
     """Any later call finds stray rejects, and tries to remove them."""
     world.events("2013-01-01", 4)
     world.arrive()
     run("2013-01-01", clock="wall")
-    stray = spark.sql("SELECT 1L AS run, 'another' AS plan, 7 AS value")
-    stray.write.format("delta").partitionBy("run", "plan").save(f"{world.table}-rejects")
+    path = keep_stray_reject(world, spark)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(EtlError, match=r"night 2013-01-01 is loaded.*: run it again; the rejects .* Spark failed: "):
         run("2013-01-01", clock="wall")
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    assert run("2013-01-01", clock="wall").did == "already"
+    assert rejects(world) == []
+
+
+def test_a_table_that_is_none_of_rejects_gets_none(world: World, run: Run, spark: Any) -> None:
+    world.events("2013-01-01", 4)
+    world.send("2013-01-01", [b"bad"])
+    world.arrive()
+    other = spark.sql("SELECT 1L AS run, 'another' AS plan, 7 AS value")
+    other.write.format("delta").partitionBy("run", "plan").save(f"{world.table}-rejects")
+    with pytest.raises(EtlError, match=r"-rejects` is no table of rejects: it has no column `night`, or one of another type"):
+        run("2013-01-01", clock="wall")
+    assert [reject["value"] for reject in rejects(world)] == [7]
+    assert not table.committed(world.storage)
+
+
+def test_of_several_that_keep_the_same_rejects_at_once_one_has_them(world: World, spark: Any) -> None:
+    """Machines that carry out one plan don't see each other's lock. Each replaces what another kept a moment before."""
+    place = places.at(f"{world.table}-rejects", Config({}, frozenset()))
+    made = plan.Plan("2013-01-01", 1, {})
+    found = [rejectfile.of_batches((plan.CorruptBatch("t", 0, 0, at, at + 1, 1), b"%d" % at) for at in range(3))]
+    with ThreadPoolExecutor(4) as machines:
+        for kept in [machines.submit(reject_table.write, spark, place, made, found) for _ in range(4)]:
+            kept.result()
+    assert sorted(reject["value"] for reject in rejects(world)) == [b"0", b"1", b"2"]
+    assert rowcounts.reject_counts(place) == {(1, made.id): 3}
+
+
+def test_rejects_cost_no_job_of_sparks(world: World, run: Run, spark: Any) -> None:
+    """A job more compiles code that the night has no other use for: that took a tenth of the night's time, and more."""
+
+    def jobs(day: str, values: list[bytes | None]) -> int:
+        world.events(day, 4)
+        world.send(day, values)
+        world.arrive()
+        before = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+        assert run(day, clock="wall").commit.rejects == len(values)
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup()) - before
+
+    first = jobs("2013-01-01", [b"bad", None])
+    without, with_rejects = jobs("2013-01-02", []), jobs("2013-01-03", [b"bad", None])
+    assert with_rejects == without > 0
+    assert first <= without
+    assert len(rejects(world)) == 4
 
 
 def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spark: Any) -> None:

@@ -37,6 +37,7 @@ IN_A_NIGHT = [
     "etl.plan_aside",
     "etl.after_plan",
     "etl.rows_written",
+    "etl.reject_file_written",
     "etl.rejects_written",
     "etl.before_commit",
     "etl.after_commit",
