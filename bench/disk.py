@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from penstock.bench.slowflush import slow_flush
 from penstock.bench.world import Skipped
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -40,7 +40,7 @@ def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
 @contextmanager
 def own_disk(folder: Path, kind: str, size: int, flush_ms: int = 0) -> Iterator[Path]:
     """A file system in a file, by a loop device: what it flushes, the disk below flushes, too. flush_ms: how much longer each
-    flush takes, by the device mapper. Raises Skipped."""
+    flush takes. Raises Skipped."""
     if os.getuid() != 0 or shutil.which(MAKE[kind][0], path=TOOLS) is None:
         raise Skipped(f"a disk of its own needs root and `{MAKE[kind][0]}`")
     if not Path("/dev/loop-control").exists():
@@ -51,7 +51,7 @@ def own_disk(folder: Path, kind: str, size: int, flush_ms: int = 0) -> Iterator[
         file.truncate(size)
     try:
         _run([*MAKE[kind], str(image)])
-        with _device(image, flush_ms) as device:
+        with slow_flush(image, flush_ms) if flush_ms else nullcontext(image) as below, _device(below) as device:
             _run(["mount", device, str(place)])
             try:
                 yield place
@@ -63,35 +63,13 @@ def own_disk(folder: Path, kind: str, size: int, flush_ms: int = 0) -> Iterator[
 
 
 @contextmanager
-def _device(image: Path, flush_ms: int) -> Iterator[str]:
+def _device(image: Path) -> Iterator[str]:
     """A block device of a file. Raises Skipped."""
     loop = _run(["losetup", "--find", "--show", str(image)])
     try:
-        if not flush_ms:
-            yield loop
-            return
-        if shutil.which("dmsetup", path=TOOLS) is None or "dm-delay" not in _kernel_targets():
-            raise Skipped("a disk whose flushes take longer needs `dmsetup` and the kernel's dm-delay")
-        name = f"penstock-bench-{os.getpid()}"
-        # Reads and writes as they are; the third device is that of flushes.
-        table = f"0 {image.stat().st_size // 512} delay {loop} 0 0 {loop} 0 0 {loop} 0 {flush_ms}"
-        _run(["dmsetup", "create", name, "--table", table])
-        try:
-            yield f"/dev/mapper/{name}"
-        finally:
-            _run(["dmsetup", "remove", "--retry", name])
+        yield loop
     finally:
         _run(["losetup", "--detach", loop])
-
-
-def _kernel_targets() -> list[str]:
-    """The targets of the kernel's device mapper, a module loaded if need be."""
-    with contextlib.suppress(Skipped, OSError):
-        _run(["modprobe", "dm-delay"])  # fails where it is built in
-    try:
-        return [f"dm-{line.split()[0]}" for line in _run(["dmsetup", "targets"]).splitlines() if line]
-    except Skipped:  # There is no device mapper.
-        return []
 
 
 def _run(command: list[str]) -> str:

@@ -1,5 +1,5 @@
 """What `penstock.transaction.flush` costs mirror and dedupe: their rate with it and without, on ext4 and on XFS, and on a disk
-whose flushes take as long as a rotating one's.
+whose flushes take as long as a rotating one's: there also of a trickle, whose transactions are many and small.
 
 The disk is a file that a loop device mounts, so a flush goes through two file systems to the disk below. Both brokers are on
 it; the one that isn't measured is idle, and what it wrote is on the disk before the other is measured.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.bench.case import Case, Sample
 from penstock.bench.cases.dedupe import FEW, Dedupe
-from penstock.bench.cases.mirror import LARGE, Mirror
+from penstock.bench.cases.mirror import LARGE, Mirror, Trickle
 from penstock.bench.disk import own_disk
 from penstock.bench.sides import PENSTOCK, WITHOUT, Broker, Penstock
 from penstock.bench.world import RECYCLING, World
@@ -75,6 +75,23 @@ class MirrorFlush(Mirror):
 
 
 @dataclass
+class TrickleFlush(Trickle):
+    """The mirror's target is on the disk. Both sides linger."""
+
+    disk: Disk = field(default_factory=lambda: Disk("ext4", SLOW_MS))
+
+    def _brokers(self, world: World, side: str) -> tuple[Broker, Broker]:
+        return world.broker(PENSTOCK, "source"), self.disk.broker(world, side)
+
+    def _properties(self, side: str) -> dict[str, object]:
+        return {}
+
+    def finish(self, world: World, side: str) -> None:
+        super().finish(world, side)
+        self.disk.close(side)
+
+
+@dataclass
 class DedupeFlush(Dedupe):
     """Input and output are on the disk."""
 
@@ -100,13 +117,19 @@ CASES: list[Case] = [
     ),
     MirrorFlush(
         "mirror-flush-slow",
-        f"the mirror onto a disk whose flush takes {SLOW_MS} ms, {WITH}; without",
+        f"the mirror onto a disk whose flush takes {SLOW_MS} ms more, {WITH}; without",
         PENSTOCK,
         LARGE,
         disk=Disk("ext4", SLOW_MS),
     ),
+    TrickleFlush(
+        "trickle-flush-slow",
+        f"100 partitions, 20 records a second each, onto such a disk, {WITH}; without",
+    ),
     DedupeFlush(
-        "dedupe-flush-slow", f"dedupe on a disk whose flush takes {SLOW_MS} ms, {WITH}; without", disk=Disk("ext4", SLOW_MS)
+        "dedupe-flush-slow",
+        f"dedupe on a disk whose flush takes {SLOW_MS} ms more, {WITH}; without",
+        disk=Disk("ext4", SLOW_MS),
     ),
     *(DedupeFlush(f"dedupe-flush-{kind}", f"dedupe on {kind}, {WITH}; without", disk=Disk(kind)) for kind in ("ext4", "xfs")),
 ]

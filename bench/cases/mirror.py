@@ -181,18 +181,25 @@ class Trickle(Case):
     sides: tuple[str, ...] = (PENSTOCK, WITHOUT)
     _stages: dict[str, tuple[str, Stage]] = field(default_factory=dict)
 
+    def _brokers(self, world: World, side: str) -> tuple[Broker, Broker]:
+        """Source and target."""
+        return world.broker(PENSTOCK, "source"), world.broker(PENSTOCK, "target")
+
+    def _properties(self, side: str) -> dict[str, object]:
+        """Those of the mirror; `_` for `.` in their names."""
+        return {"penstock_mirror_linger_ms": 0, "penstock_mirror_transactions_max": 1_000_000} if side == WITHOUT else {}
+
     def prepare(self, world: World, side: str) -> None:
-        source, target = (world.broker(PENSTOCK, name) for name in ("source", "target"))
+        source, target = self._brokers(world, side)
         topic = world.topic(source, f"{self.name}-{side}", self.partitions)
         requests.create_topic(target.bootstrap, topic, self.partitions)
-        unbounded = {"penstock_mirror_linger_ms": 0, "penstock_mirror_transactions_max": 1_000_000}
-        stage = mirror_stage(world, PENSTOCK, source, target, topic, **(unbounded if side == WITHOUT else {}))
+        stage = mirror_stage(world, PENSTOCK, source, target, topic, **self._properties(side))
         self._stages[side] = topic, stage
         stage.launch()
 
     def run(self, world: World, side: str) -> Sample:
         topic, stage = self._stages[side]
-        source, target = (world.broker(PENSTOCK, name).bootstrap for name in ("source", "target"))
+        source, target = (broker.bootstrap for broker in self._brokers(world, side))
         count = max(self.partitions, int(self.rate * world.seconds(self.seconds)))
         output = Output(target, topic, self.partitions)
         before, cpu_s, started = output.end(), stage.cpu_s(), time.monotonic()
@@ -210,8 +217,8 @@ class Trickle(Case):
         if side in self._stages:
             topic, stage = self._stages.pop(side)
             stage.stop()
-            for name in ("source", "target"):
-                world.drop(world.broker(PENSTOCK, name), topic)
+            for broker in self._brokers(world, side):
+                world.drop(broker, topic)
 
 
 async def trickle(source: str, target: str, topic: str, partitions: int, rate: float, count: int) -> list[float]:

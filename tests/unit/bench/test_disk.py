@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.bench import disk
 from penstock.bench.disk import disk_of, file_system, own_groups, slow_disk
+from penstock.bench.slowflush import slow_flush
 from penstock.bench.world import Skipped
 
 LIMITS = ("blkio.throttle.read_bps_device", "io.max")
@@ -77,3 +79,41 @@ def test_the_file_system_is_named(tmp_path: Path) -> None:
     assert file_system(Path("/proc/self")) == "proc"
     named = subprocess.run(["df", "--output=fstype", tmp_path], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert file_system(tmp_path) in (named.split()[-1], "?")  # A chroot may not see what it is mounted from.
+
+
+def test_a_slow_flush_holds_up_itself_alone(tmp_path: Path) -> None:
+    """What is written lies in the file below at once, whole; a flush waits, here until the place goes."""
+    file = tmp_path / "image"
+    file.write_bytes(bytes(1 << 20))
+    ended: list[OSError | None] = []
+
+    def flush(descriptor: int) -> None:
+        try:
+            os.fsync(descriptor)
+            ended.append(None)
+        except OSError as error:
+            ended.append(error)
+
+    try:
+        with slow_flush(file, 3_600_000) as place:
+            descriptor = os.open(place, os.O_RDWR)
+            try:
+                flushing = threading.Thread(target=flush, args=(descriptor,))
+                flushing.start()
+                os.pwrite(descriptor, b"written", 5000)
+                assert file.read_bytes()[5000:5007] == b"written" == os.pread(descriptor, 7, 5000)
+                assert os.fstat(descriptor).st_size == 1 << 20
+                assert not ended
+            finally:
+                threading.Timer(0, os.close, [descriptor]).start()
+        flushing.join()
+        assert isinstance(ended[0], OSError)
+        assert not place.exists()
+        with slow_flush(file, 1) as place, place.open("r+b") as opened:
+            assert opened.read(5007)[5000:] == b"written"
+            opened.write(b" again")
+            opened.flush()
+            os.fsync(opened.fileno())
+        assert file.read_bytes()[5000:5013] == b"written again"
+    except Skipped as error:
+        assert "needs root and FUSE with passthrough" in str(error)
