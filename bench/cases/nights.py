@@ -22,7 +22,7 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.process import TreeMemory, tree_cpu_s
 from penstock.bench.programs import SOURCES, ProgramError
-from penstock.bench.sides import BEFORE, PENSTOCK, SPARK, Server, penstock_of
+from penstock.bench.sides import BEFORE, PENSTOCK, SPARK, WITHOUT, Server, penstock_of
 from penstock.bench.world import World
 from penstock.broker.process import PROGRAM
 from penstock.pipeline.etl.jars import spark_jars
@@ -43,7 +43,7 @@ UP = " is up"  # what both say when their Spark is
 
 @dataclass
 class Night(Case):
-    """A night of so many events, of which a share is no row."""
+    """A night of so many events, of which a share is no row; without: none of them."""
 
     name: str
     title: str
@@ -51,19 +51,23 @@ class Night(Case):
     bad_percent: int = 0
     sides: tuple[str, ...] = (PENSTOCK, SPARK)
     warm: bool = False  # each side is a process of its own, with a JVM of its own
-    _topics: dict[int, str] = field(default_factory=dict)  # by the server's pid
+    _topics: dict[tuple[int, int], str] = field(default_factory=dict)  # by the server's pid and the share of rejects
 
     def prepare(self, world: World, side: str) -> None:
         broker = world.broker(PENSTOCK)
-        if broker.pid not in self._topics:
-            self._topics[broker.pid] = self._fill(world, broker)
+        key = broker.pid, self._bad_percent(side)
+        if key not in self._topics:
+            self._topics[key] = self._fill(world, broker, self._bad_percent(side))
 
-    def _fill(self, world: World, broker: Server) -> str:
+    def _bad_percent(self, side: str) -> int:
+        return 0 if side == WITHOUT else self.bad_percent
+
+    def _fill(self, world: World, broker: Server, bad_percent: int) -> str:
         """A topic `X` without records, which the night finds to be complete, and `X.deduped` with the events."""
         topic = world.topic(broker, self.name, PARTITIONS)
         output = f"{topic}.deduped"
         requests.create_topic(broker.bootstrap, output, PARTITIONS)
-        values = _values(self.bad_percent)
+        values = _values(bad_percent)
         bodies = [frames.batch(itertools.islice(values, BATCH_RECORDS)) for _ in range(8)]
         asked = [
             (requests.produce_request(output, {partition: body}), requests.PRODUCE_VERSION)
@@ -85,7 +89,7 @@ class Night(Case):
         folder = world.path(self.name)
         folder.mkdir()
         try:
-            command = self._command(world, side, folder, broker.bootstrap, self._topics[broker.pid])
+            command = self._command(world, side, folder, broker.bootstrap, self._topics[broker.pid, self._bad_percent(side)])
             return _sample(_timed(command, folder), self._count(world))
         finally:
             shutil.rmtree(folder)
@@ -173,5 +177,11 @@ def _sample(times: _Times, count: int) -> Sample:
 CASES: list[Case] = [
     Night("night-small", "a night of 2,000 events", 2000),
     Night("night-2m", "a night of 2,000,000 events", 2_000_000),
-    Night("night-rejects", "a night of 2,000,000 events, 1 % of them rejects", 2_000_000, bad_percent=1),
+    Night(
+        "night-rejects",
+        "a night of 2,000,000 events, 1 % of them rejects; without",
+        2_000_000,
+        bad_percent=1,
+        sides=(PENSTOCK, WITHOUT),
+    ),
 ]

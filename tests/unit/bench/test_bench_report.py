@@ -59,7 +59,7 @@ def test_each_bound_is_measured_by_a_case() -> None:
         sides = {case.name: case.sides for case in CASES[what]}
         for bound in (bound for target in targets for bound in target.bounds):
             assert PENSTOCK in sides[bound.case]
-            assert not bound.times or bound.times in sides[bound.of_case or bound.case]
+            assert not bound.times or bound.times in sides[bound.case]
 
 
 def a_run() -> Run:
