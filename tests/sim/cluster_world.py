@@ -104,7 +104,7 @@ class ClusterWorld(Clockwork):
         super().__init__(seed, duration_ms)
         self.calm, self.faults = calm, not calm
         self.laws = Laws()
-        self.store = ZooKeeper(eager=calm)
+        self.store = ZooKeeper(self._server_lags)
         self.channels: dict[tuple[str, int, int], int] = {}
         self.cuts: set[tuple[int, int]] = set()
         self.held: dict[tuple[str, int, int], list[Callable[[], None]]] = {}
@@ -331,18 +331,24 @@ class ClusterWorld(Clockwork):
             broker.session = session
             if not self.calm:
                 self.later(expires_ms - self.now_ms, lambda: self._check_expiry(session, broker))
-                self._lag(session)
             self._register(broker)
             self._look_at_controller(broker)
 
         self.post("store", broker.id, opened)
 
-    def _lag(self, session: Session) -> None:
-        """The session's server applies changes late."""
+    def _server_lags(self, session: Session) -> None:
+        """The session's server applies a change late; in a calm world at once."""
+        if self.calm:
+            self.store.catch_up(session)
+        else:
+            late = self.fault(0.1)
+            self.later(
+                self.random.randint(100, 1_500) if late else self.random.randint(1, 25), partial(self._catch_up, session)
+            )
+
+    def _catch_up(self, session: Session) -> None:
         if session.alive:
             self.store.catch_up(session)
-            slow = self.faults and self.random.random() < 0.1
-            self.later(self.random.randint(100, 1_500) if slow else self.random.randint(1, 25), lambda: self._lag(session))
 
     def _check_expiry(self, session: Session, broker: Broker) -> None:
         if not session.alive:

@@ -38,8 +38,8 @@ class Session:
 class ZooKeeper:
     """The ensemble as its clients see it."""
 
-    def __init__(self, *, eager: bool = False) -> None:
-        self.eager = eager  # every server applies every change at once
+    def __init__(self, changed: Callable[[Session], None]) -> None:
+        self.changed = changed  # a session's server will have to catch up
         self.zxid = 0
         self.nodes: dict[str, Node] = {}
         self.past: dict[str, list[tuple[int, Node | None]]] = {}
@@ -117,9 +117,8 @@ class ZooKeeper:
                 self.nodes.pop(path, None)
             else:
                 self.nodes[path] = node
-        if self.eager:
-            for session in list(self.sessions.values()):
-                self.catch_up(session)
+        for session in list(self.sessions.values()):
+            self.changed(session)
 
     def _settled(self, session: Session, zxid: int) -> int:
         """Fire the watches of what the server applies up to a zxid."""
