@@ -1,0 +1,234 @@
+"""The cluster's machines by themselves: what random runs and scripted histories don't ask (`tests/sim` has those)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from penstock.broker.cluster import acks, controller, elections, follower, lease, planning, registration
+from penstock.broker.cluster.controller import Controller, Outcome, ReadState, SendRoles, WriteStates
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, read_state, state_json
+from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
+from penstock.broker.cluster.registration import Incarnation, Registration
+from penstock.broker.store.base import BadValueError, Check, Set, paths
+from penstock.errors import ErrorCode
+
+PATH = "/brokers/topics/t/partitions/0/state"
+REPLICAS = (1, 2, 3)
+
+
+def test_a_state_is_what_kafka_with_zookeeper_wrote_and_more() -> None:
+    node = b'{"controller_epoch":7,"leader":1,"version":1,"leader_epoch":4,"isr":[1,2]}'
+    state = read_state(PATH, node, 9)
+    assert state == LeaderAndIsr(1, 4, (1, 2), controller_epoch=7, partition_epoch=9)
+    written = json.loads(state_json(state))
+    assert {name: written[name] for name in json.loads(node)} == json.loads(node)
+    full = LeaderAndIsr(2, 5, (2,), (1,), (3,), 3, 2, 8, 1, 10)
+    assert read_state(PATH, state_json(full), 10) == full
+
+
+def test_fields_of_a_newer_broker_are_kept() -> None:
+    node = b'{"controller_epoch":7,"leader":1,"version":1,"leader_epoch":4,"isr":[1,2],"directories":["x"],"newer":{"a":1}}'
+    state = read_state(PATH, node, 0)
+    again = json.loads(state_json(elections.leave(state, 2, True, REPLICAS, [1])))
+    assert (again["directories"], again["newer"], again["isr"]) == (["x"], {"a": 1}, [1])
+    incarnation = registration.read_incarnation(1, b'{"version":1,"incarnation":"i","noted":4,"newer":2}', 3)
+    assert json.loads(registration.incarnation_json(replace(incarnation, noted=5)))["newer"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("isr", [1, 1]),
+        ("isr", "1"),
+        ("isr", [-1]),
+        ("leader", -3),
+        ("leader_epoch", -1),
+        ("elr", [True]),
+        ("min_isr", 0),
+        ("unclean_epoch", "x"),
+    ],
+)
+def test_a_state_that_no_broker_can_have_written_is_refused(name: str, value: object) -> None:
+    fields = {"controller_epoch": 7, "leader": 1, "version": 1, "leader_epoch": 4, "isr": [1, 2]}
+    node = json.dumps({**fields, name: value}).encode()
+    with pytest.raises(BadValueError, match="partitions/0/state"):
+        read_state(PATH, node, 0)
+
+
+def test_a_broker_that_does_not_say_whether_it_is_clean_is_not() -> None:
+    assert registration.read_registration(1, b'{"penstock":{"incarnation":"i"}}', 5) == Registration(1, 5, "i", clean=False)
+    with pytest.raises(BadValueError):
+        registration.read_registration(1, b'{"version":4}', 5)
+
+
+def test_the_last_seat_stays_and_no_ordinary_election_takes_it() -> None:
+    alone = LeaderAndIsr(1, 4, (1,), min_isr=2)
+    lost = elections.leave(alone, 1, False, REPLICAS, [1, 2])
+    assert (lost.leader, lost.isr, lost.unclean) == (NO_LEADER, (1,), (1,))
+    assert elections.elect(lost, REPLICAS, REPLICAS).leader == NO_LEADER
+    ends = {1: (4, 10), 2: (4, 12), 3: (3, 99)}
+    assert elections.recover(lost, REPLICAS, [1, 2], ends) is None
+    best = elections.recover(lost, REPLICAS, REPLICAS, ends)
+    assert best is not None and (best.leader, best.isr, best.unclean_epoch, best.unclean) == (2, (2,), 5, ())
+
+
+def test_the_order_of_exits_keeps_the_best_seat() -> None:
+    """One of two members lost its tail, the other one died: the one that died keeps the seat."""
+    image = planning.Image(b"id", REPLICAS, LeaderAndIsr(1, 4, (1, 2), min_isr=1), {1: 10, 2: 11, 3: 12})
+    state = planning.plan(image, {1: Registration(1, 20, "a", clean=False)})
+    assert (state.isr, state.leader) == ((2,), NO_LEADER)
+
+
+def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
+    state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
+    image = planning.Image(b"id", REPLICAS, state, {2: 11, 3: 12}, log_ends={2: (11, (4, 5)), 3: (12, (4, 7))})
+    live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
+    assert planning.plan(image, live) == state
+    image.may_lose = True
+    chosen = planning.plan(image, live)
+    assert (chosen.leader, chosen.unclean_epoch) == (3, 5)
+    image.log_ends[3] = (10, (4, 7))  # an older registration's
+    assert planning.plan(image, live) == state
+
+
+def test_a_follower_takes_no_batch_of_a_falling_or_unasked_epoch() -> None:
+    assert follower.accept([3, 4, 4, 5], asked_epoch=5, last_epoch=3) == 4
+    assert follower.accept([3, 2], asked_epoch=5, last_epoch=3) == 1
+    assert follower.accept([4, 6], asked_epoch=5, last_epoch=3) == 1
+    assert follower.accept([2], asked_epoch=5, last_epoch=3) == 0
+
+
+def test_a_wait_ends_with_its_lead_its_records_or_its_time() -> None:
+    waits = acks.Waits()
+    for token, offset in ((1, 10), (2, 12), (3, 14)):
+        acks.add(waits, acks.Wait(offset, token, leads_since=4, deadline_ms=100))
+    assert acks.answer(waits, 11, 4, True, 50) == [(1, ErrorCode.NONE)]
+    assert acks.answer(waits, 12, 4, False, 100) == [(2, ErrorCode.NONE), (3, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+    acks.add(waits, acks.Wait(16, 4, leads_since=4, deadline_ms=100))
+    assert acks.answer(waits, 20, 6, True, 50) == [(4, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    assert waits.heap == []
+
+
+def test_the_lease_lasts_from_when_its_write_was_sent() -> None:
+    held = lease.Lease(6_000)
+    lease.renew(held, sent_ms=1_000, answered_ms=4_000)
+    assert held.holds(4_999) and not held.holds(5_000)
+    lease.renew(held, sent_ms=500, answered_ms=4_100)
+    assert held.until_ms == 5_000
+
+
+@pytest.mark.parametrize(
+    ("acks_wanted", "members", "elr", "silent_ms", "error"),
+    [
+        (1, (1, 2), (), 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (0, (1,), (2,), 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, (1,), (), 9_000, ErrorCode.NONE),
+        (-1, (1, 2), (), 100, ErrorCode.NONE),
+        (-1, (1, 2), (), 9_000, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_without_the_lease(
+    acks_wanted: int, members: tuple[int, ...], elr: tuple[int, ...], silent_ms: int, error: ErrorCode
+) -> None:
+    assert lease.produce_error(False, acks_wanted, 1, members, elr, silent_ms) == error
+    assert lease.produce_error(True, acks_wanted, 1, members, elr, silent_ms) == ErrorCode.NONE
+
+
+def cluster(partitions: int, live: tuple[int, ...] = REPLICAS) -> tuple[Controller, controller.Out]:
+    """A new controller of some partitions whose leader is 1, and what it does first. All registrations are dealt with."""
+    machine = Controller(3, epoch=7, epoch_version=6)
+    images = {
+        ("t", number): planning.Image(b"id", REPLICAS, LeaderAndIsr(1, 4, REPLICAS, min_isr=2)) for number in range(partitions)
+    }
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in live}
+    noted = {one: Incarnation("i", noted=10 + one, version=2) for one in live}
+    return machine, controller.on_image(machine, images, brokers, noted, 0)
+
+
+def writes(actions: controller.Out) -> list[WriteStates]:
+    return [action for action in actions if isinstance(action, WriteStates)]
+
+
+def test_many_states_are_written_in_multis_of_a_bounded_size() -> None:
+    _, actions = cluster(controller.STATES_AT_A_TIME + 5, live=(2, 3))
+    sizes = [len(write.operations) - 1 for write in writes(actions)]
+    assert sizes == [controller.STATES_AT_A_TIME, 5]
+    assert all(write.operations[0] == Check(paths.CONTROLLER_EPOCH, 6) for write in writes(actions))
+
+
+def test_a_refused_version_holds_up_no_other_partition() -> None:
+    machine, actions = cluster(3, live=(2, 3))
+    (write,) = writes(actions)
+    refused: Partition = ("t", 1)
+    actions = controller.on_written(machine, write.id, Outcome.REFUSED, 1, controller.state_path(refused))
+    assert [action.partition for action in actions if isinstance(action, ReadState)] == [refused]
+    (again,) = writes(actions)
+    assert [one.path for one in again.operations[1:]] == [controller.state_path(("t", number)) for number in (0, 2)]
+    actions = controller.on_state_read(machine, refused, LeaderAndIsr(1, 4, (1, 3), min_isr=2, partition_epoch=3), 2)
+    (last,) = writes(actions)
+    written = last.operations[1]
+    assert isinstance(written, Set) and written.version == 3
+
+
+def test_a_write_whose_answer_was_lost_is_found_again() -> None:
+    machine, actions = cluster(1, live=(2, 3))
+    (write,) = writes(actions)
+    planned = machine.writing["t", 0].state
+    assert ReadState(("t", 0)) in controller.on_written(machine, write.id, Outcome.UNKNOWN, 1)
+    assert not writes(controller.on_state_read(machine, ("t", 0), planned.written(1), 2))
+    assert machine.partitions["t", 0].state == planned.written(1)
+
+
+def test_a_controller_that_was_replaced_resigns() -> None:
+    machine, actions = cluster(1, live=(2, 3))
+    (write,) = writes(actions)
+    assert controller.on_written(machine, write.id, Outcome.REFUSED, 1, paths.CONTROLLER_EPOCH) == [controller.Resign()]
+    assert controller.on_time(machine, 99_999) == []
+    machine, actions = cluster(1)
+    request = roles_for(actions, 2)
+    refused = LeaderAndIsrAnswer(2, 12, ErrorCode.STALE_CONTROLLER_EPOCH, 9)
+    assert controller.on_answer(machine, request, refused, 1) == [controller.Resign(9)]
+
+
+def roles_for(actions: controller.Out, broker: int) -> LeaderAndIsrRequest:
+    (request,) = [one.request for one in actions if isinstance(one, SendRoles) and one.request.broker == broker]
+    return request
+
+
+def test_a_store_that_went_back_gives_no_epoch_twice() -> None:
+    """A replica's log has batches of epoch 9, the store says 4: the next leader epoch is above 9."""
+    machine, actions = cluster(1)
+    request = roles_for(actions, 2)
+    answer = LeaderAndIsrAnswer(2, 12, ErrorCode.NONE, 7, {("t", 0): RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, 9, 100)})
+    (write,) = writes(controller.on_answer(machine, request, answer, 1))
+    written = write.operations[1]
+    assert isinstance(written, Set) and json.loads(written.data)["leader_epoch"] == 10
+
+
+def test_a_broker_without_its_log_loses_its_seat_before_it_may_make_one() -> None:
+    machine, actions = cluster(1)
+    request = roles_for(actions, 2)
+    answer = LeaderAndIsrAnswer(2, 12, ErrorCode.NONE, 7, {("t", 0): RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)})
+    actions = controller.on_answer(machine, request, answer, 1)
+    (write,) = writes(actions)
+    written = write.operations[1]
+    assert isinstance(written, Set) and json.loads(written.data)["isr"] == [1, 3]
+    assert not [one for one in actions if isinstance(one, SendRoles)]
+    told = roles_for(controller.on_written(machine, write.id, Outcome.DONE, 2), 2)
+    assert told.roles[0].state.isr == (1, 3)
+
+
+def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
+    machine, _ = cluster(1)
+    new = {**machine.registrations, 2: Registration(2, 50, "j", clean=True)}
+    nodes = {**machine.incarnations, 2: Incarnation("j", NO_EPOCH, version=3)}
+    actions = controller.on_brokers(machine, new, nodes, 1)
+    assert not [one for one in actions if isinstance(one, SendRoles) and one.request.broker == 2]
+    for _ in range(2):  # the state without its seat, then the note
+        (write,) = writes(actions)
+        actions = controller.on_written(machine, write.id, Outcome.DONE, 2)
+    assert roles_for(actions, 2).broker_epoch == 50
+    assert machine.partitions["t", 0].state.isr == (1, 3)
