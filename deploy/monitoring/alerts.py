@@ -292,13 +292,14 @@ PIPELINE_ALERTS = (
         "PenstockLaneUnreachable",
         "critical",
         "unreachable",
-        "{5m}",
+        # After `penstock.stalled.after.ms` such a lane is stalled.
+        "{2m}",
         "reach their cluster no longer.",
         "The source's or target's broker is down, or the way to it. Nothing is lost while the source's retention lasts.",
     ),
     lanes(
         "PenstockLaneStalled",
-        "warning",
+        "critical",
         "stalled|waiting|no_topic|not_copied|not_begun|no_position",
         "{10m}",
         "try again and again, and do not get on.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -165,3 +166,15 @@ def test_no_broker_is_restarted_beside_one_with_a_log_folder_that_is_offline(tmp
     assert f"east-1: of the broker's log folders {folders[1]} is offline" in said
     assert "west-1: of the broker's" not in said
     assert left == ["old"]
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus isn't there: `make monitoring-test` installs it")
+def test_site_replaces_no_configuration_of_prometheus_that_somebody_wrote(tmp_path: Path) -> None:
+    hosts = inventory(tmp_path)
+    made = json.loads(hosts.read_text())
+    made["all"]["children"]["monitoring"] = {"hosts": {"west-1": {}}}
+    hosts.write_text(json.dumps(made))
+    before = "echo '# mine' >> /etc/prometheus/prometheus.yml"
+    said, _ = played(tmp_path, hosts, "site", "Look for Prometheus", before=before)
+    assert "west-1: somebody wrote /etc/prometheus/prometheus.yml, and this role would replace it." in said
+    assert "TASK [penstock.appliance.monitoring : Make the folders]" not in said
