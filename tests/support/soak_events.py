@@ -160,8 +160,7 @@ def restore_a_source(soak: Soak) -> None:
     """
     source = soak.dice.choice(SOURCES)
     broker = soak.sources[source]
-    if broker.stop() != 0:
-        raise Wrong(f"{source} did not stop well:\n{broker.log_text()[-3000:]}")
+    _stop(broker)
     kept = soak.folder / "yesterday"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(broker.data, kept)
@@ -198,18 +197,62 @@ def trim_under_dedupe(soak: Soak) -> None:
     soak.ask(soak.hub, lambda admin: admin.delete_records({(STORMY, p): -1 for p in range(PARTITIONS)}))
     lost = soak.ledger.trimmed(STORMY, read)
     soak.dedupe.start(await_started=False)
+    _let_dedupe_go_on(soak, "are gone before they were read", f"{lost} ids went by retention")
+
+
+def restore_the_aggregate(soak: Soak) -> None:
+    """Yesterday's copy takes the place of dedupe's input: what came since is gone there, but was read.
+
+    Half of the time it grows beyond dedupe's positions before dedupe sees it again.
+    """
+    soak.settle()
+    _stop(soak.hub)
+    kept = soak.folder / "older"
+    shutil.rmtree(kept, ignore_errors=True)
+    for partition in range(PARTITIONS):
+        shutil.copytree(soak.hub.data / f"{STORMY}-{partition}", kept / f"{STORMY}-{partition}")
+    soak.hub.start()
+    soak.write_everywhere()
+    soak.settle()
+    ends = soak.ends("hub", STORMY)
+    outgrown = soak.dice.random() < 0.5
+    if outgrown:
+        soak.dedupe.kill()
+    _stop(soak.hub)
+    for partition in range(PARTITIONS):
+        put_back(kept / f"{STORMY}-{partition}", soak.hub.data)
+    soak.hub.start()
+    soak.restored.add(STORMY)
+    while outgrown and any(soak.ends("hub", STORMY)[partition] <= end for partition, end in ends.items()):
+        soak.write_everywhere()
+        until(lambda: soak.is_copied(STORMY), "the aggregate to grow", soak.mirror.text)
+    for source in SOURCES:
+        soak.ledger.copied(STORMY, source)
+    if outgrown:
+        soak.dedupe.start(await_started=False)
+    _let_dedupe_go_on(soak, "", f"the aggregate was restored from a copy{' and has outgrown it' if outgrown else ''}")
+    soak.write_everywhere()  # the mirror's positions say again where the aggregate ends
+
+
+def _let_dedupe_go_on(soak: Soak, said: str, why: str) -> None:
+    """Do for each partition of dedupe that stops what the words say, until all have gone on."""
+    end = time.monotonic() + LIMIT_S
     while not soak.is_deduped(allowed=STORMY):
         soak.keep_going()
         for row in soak.deduped():
             if row["state"] == "stopped":
-                if "are gone before they were read" not in row["why"] or "penstock dedupe position" not in row["why"]:
+                if said not in row["why"] or "penstock dedupe position" not in row["why"]:
                     raise Wrong(f"the words don't say what happened, or give no way on: {row['why']}")
                 soak.events["partitions of dedupe that an operator let go on"] += 1
-                place, why = f"{STORMY}:{row['partition']}", f"{lost} ids went by retention"
-                soak.run("dedupe", "position", place, "--at", "earliest", "--because", why)
-        if time.monotonic() > end + LIMIT_S:
+                soak.run("dedupe", "position", f"{STORMY}:{row['partition']}", "--at", "earliest", "--because", why)
+        if time.monotonic() > end:
             raise Wrong(f"dedupe did not go on: {soak.deduped()}\n{soak.dedupe.text()[-4000:]}")
         time.sleep(0.3)
+
+
+def _stop(broker: BrokerProcess) -> None:
+    if broker.stop() != 0:
+        raise Wrong(f"a broker did not stop well:\n{broker.log_text()[-3000:]}")
 
 
 def shift_a_clock(soak: Soak) -> None:
@@ -340,6 +383,6 @@ def delete_rows(soak: Soak) -> None:
 
 UNDER_LOAD = (kill_a_source, kill_the_hub, cut_the_power, kill_a_stage, stop_a_stage, pause, run_two_mirrors)
 AT_REST = (
-    add_a_topic, grow_a_topic, delete_and_create, trim_under_the_mirror, restore_a_source, trim_under_dedupe,
-    shift_a_clock, fill_a_disk, load_a_night, delete_rows,
+    add_a_topic, grow_a_topic, delete_and_create, trim_under_the_mirror, restore_a_source, restore_the_aggregate,
+    trim_under_dedupe, shift_a_clock, fill_a_disk, load_a_night, delete_rows,
 )  # fmt: skip

@@ -82,6 +82,8 @@ class Soak:
         self.ledger = Ledger()
         self.tables = {topic: TableLedger() for topic in DEDUPED}
         self.nights = (self.yesterday + datetime.timedelta(days=number - NIGHTS) for number in range(NIGHTS))
+        self.restored: set[str] = set()
+        """Topics of which the aggregate has lost records that were read before: the audit parts there."""
         self.last_night: datetime.date | None = None
         self.topics = [CALM, STORMY, GROWING]
         self.partitions = dict.fromkeys(self.topics, PARTITIONS)
@@ -272,10 +274,10 @@ class Soak:
         starts = self.log_starts(self.sources[source])
         return {partition: starts[topic, partition] for partition in range(self.partitions[topic])}
 
-    def ends(self, source: str, topic: str) -> dict[int, int]:
-        """Where they end."""
+    def ends(self, broker: str, topic: str) -> dict[int, int]:
+        """Where a broker's logs of a topic end."""
         tps = {(topic, partition): LATEST for partition in range(self.partitions[topic])}
-        found = self.ask(self.sources[source], lambda admin: admin.list_offsets(tps, "read_committed"))
+        found = self.ask(self.brokers[broker], lambda admin: admin.list_offsets(tps, "read_committed"))
         return {partition: at.offset for (_, partition), at in found.items()}
 
     def is_copied(self, topic: str) -> bool:
@@ -400,7 +402,7 @@ class Soak:
             self.events[f"audits of {topic}: {what or 'on its way'}"] += 1
             if lost and what == "complete":
                 wrong.append(f"the audit calls {topic} complete, and {len(lost)} ids are lost, such as {sorted(lost)[:3]}")
-            if not lost and what == "parts":
+            if not lost and what == "parts" and topic not in self.restored:
                 wrong.append(f"the audit of {topic} parts, though nothing is lost: {json.dumps(answer)}")
             if (topic == CALM and what == "untold") or (is_loaded and not what):
                 wrong.append(f"the audit of {topic} is not complete: {json.dumps(answer)}")
