@@ -207,7 +207,11 @@ class Store(Protocol):
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
-        """All or nothing, in order; per operation the created path, the new version, or None."""
+        """All or nothing, in order; per operation the created path, the new version, or None.
+
+        A ZooKeeper refuses what is too large (TooLargeError, see `pieces`), and may not know what became of it
+        (UnknownOutcomeError).
+        """
         ...
 
     async def sync(self) -> None:

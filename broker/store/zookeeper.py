@@ -538,10 +538,9 @@ class ZooKeeperStore:
 
     async def _make_root(self) -> None:
         root, self._root = self._root, ""
-        names = root.split("/")[1:]
-        for at in range(1, len(names) + 1):
+        if root and await self.exists(root) is None:
             with contextlib.suppress(NodeExistsError):
-                await self.create("/" + "/".join(names[:at]))
+                await self.create(root, parents=True)
         self._root = root
 
     async def _look_up(self, operations: Sequence[Operation]) -> _Plan:

@@ -229,6 +229,9 @@ def test_watches_of_a_lost_connection_say_that_they_may_have_missed_something(wo
         await home.store.exists("/never", seen)
         home.proxy.cut(refuse=True)
         await home.other.delete("/gone")
+        await become(lambda: away(home.store))
+        await asyncio.sleep(0.1)
+        assert seen.events == [], "whoever looked now would see what was before the connection was lost"
         home.proxy.mend()
         asked = asyncio.ensure_future(home.store.exists("/gone"))
         events = await seen.wait(3)

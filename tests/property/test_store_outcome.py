@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, Stat, parent_of
@@ -93,6 +93,10 @@ def tried(tree: Tree, operations: list[Operation], session: int) -> list[str | i
     later=st.lists(changes(b"other"), max_size=3),
     arrives=st.booleans(),
 )
+@example([], [Set("/a", b"mine", 0)], [], [[Set("/a", b"other")]], True)
+@example([], [Set("/a", b"mine")], [], [[Set("/a", b"other")]], True)
+@example([], [Create("/b", b"mine")], [], [[Delete("/b")], [Create("/b", b"other")]], True)
+@example([], [Create("/b", b"mine", True), Set("/a", b"mine", 0)], [], [[Delete("/b")]], True)
 def test_the_nodes_never_lie_about_a_lost_change(
     earlier: list[list[Operation]],
     mine: list[Operation],
