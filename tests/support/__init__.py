@@ -12,12 +12,12 @@ Processes
 - `remote_stores`: HDFS and an S3 server
 - `scraping`: what a process shows by HTTP, read as Prometheus reads it
 - `patience`: waiting for what another thread or process makes true
+- `onloop`: tests that are coroutines
 - `leftovers`: the end of what a test process has started and left behind
 
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again
 - `config_asking`: values that are tried for configs, and the requests that carry them
-- `onloop`: tests that are coroutines
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `members`: consumers of librdkafka as members of groups
 - `transaction_wire`: transactions, request by request
