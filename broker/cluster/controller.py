@@ -22,6 +22,8 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
   (KAFKA-15221).*
 - **Only what the store has confirmed is told.** For each broker there is one set of roles to be told, not a queue: newer state
   replaces older.
+- **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
+  half made by an earlier controller or an old tool.
 - **A new controller begins with what is written.** It notes nothing of its own: a registration that isn't noted is dealt with
   (perhaps again), one that is noted isn't taken out once more, since it may have caught up.
 """
@@ -208,6 +210,13 @@ def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms:
     return _step(controller, [ask.partition], now_ms)
 
 
+def on_partitions(controller: Controller, partitions: Mapping[Partition, Image], now_ms: int) -> Out:
+    """Topics were created or have grown: partitions that the controller doesn't know yet, most of them without a state."""
+    new = {partition: image for partition, image in partitions.items() if partition not in controller.partitions}
+    controller.partitions.update(new)
+    return _step(controller, list(new), now_ms)
+
+
 def on_wish(
     controller: Controller, partition: Partition, now_ms: int, *, leader: int | None = None, min_isr: int | None = None
 ) -> Out:
@@ -241,8 +250,8 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
     return out + _step(controller, list(about), now_ms)
 
 
-def on_state_read(controller: Controller, partition: Partition, state: LeaderAndIsr, now_ms: int) -> Out:
-    """A state was read again: it may be what we wrote."""
+def on_state_read(controller: Controller, partition: Partition, state: LeaderAndIsr | None, now_ms: int) -> Out:
+    """A state was read again: it may be what we wrote. None: there is no such node, since its creation failed."""
     out: Out = []
     if partition not in controller.reading:
         return out
@@ -252,7 +261,7 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
         _confirm(controller, partition, state, out)
     else:
         image = controller.partitions[partition]
-        image.state = state
+        image.state = image.state if state is None else state
         image.log_ends.clear()
         _forget(controller, partition, out)
         _tell(controller, partition)
@@ -307,14 +316,16 @@ def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> O
     planned = [partition for partition in partitions if _plan(controller, partition, out)]
     for at in range(0, len(planned), STATES_AT_A_TIME):
         some = planned[at : at + STATES_AT_A_TIME]
-        _write(controller, tuple(some), [_set(partition, controller.writing[partition].state) for partition in some], out)
+        _write(controller, tuple(some), [_operation(partition, controller.writing[partition].state) for partition in some], out)
     for broker in controller.registrations:
         _admit(controller, broker, out)
     _send(controller, now_ms, out)
     return out
 
 
-def _set(partition: Partition, state: LeaderAndIsr) -> Operation:
+def _operation(partition: Partition, state: LeaderAndIsr) -> Operation:
+    if state.partition_epoch < 0:
+        return Create(state_path(partition), state_json(state), parents=True)
     return Set(state_path(partition), state_json(state), state.partition_epoch)
 
 
@@ -434,7 +445,9 @@ def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int)
 
 
 def _tell(controller: Controller, partition: Partition) -> None:
-    """All replicas have to hear of a partition's state."""
+    """All replicas have to hear of a partition's state, once there is one."""
+    if controller.partitions[partition].state.partition_epoch < 0:
+        return
     for broker in controller.partitions[partition].replicas:
         controller.peers.setdefault(broker, Peer()).pending.add(partition)
 
@@ -442,7 +455,11 @@ def _tell(controller: Controller, partition: Partition) -> None:
 def _tell_all(controller: Controller, broker: int) -> None:
     """A broker has to hear of all its partitions."""
     pending = controller.peers.setdefault(broker, Peer()).pending
-    pending.update(partition for partition, image in controller.partitions.items() if broker in image.replicas)
+    pending.update(
+        partition
+        for partition, image in controller.partitions.items()
+        if broker in image.replicas and image.state.partition_epoch >= 0
+    )
 
 
 def _send(controller: Controller, now_ms: int, out: Out) -> None:

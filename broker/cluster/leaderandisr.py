@@ -74,6 +74,10 @@ class LeaderAndIsr:
         return replace(self, partition_epoch=partition_epoch)
 
 
+# Of a partition that its topic names and that has no node yet: no version is older.
+NOT_CREATED = LeaderAndIsr(NO_LEADER, NO_EPOCH, (), partition_epoch=-1)
+
+
 def state_json(state: LeaderAndIsr) -> bytes:
     """The content of the node."""
     content = {

@@ -38,6 +38,8 @@ def plan(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIs
     """The state that the registrations ask for; the same state if nothing has to change."""
     state, replicas = image.state, image.replicas
     live = [broker for broker in replicas if broker in registrations]
+    if state.partition_epoch < 0:
+        return _create(state, live)
     new = [broker for broker in live if image.handled.get(broker) != registrations[broker].epoch]
     unclean = [broker for broker in new if not registrations[broker].clean]
     unclean += [broker for broker in live if image.lost.get(broker) == registrations[broker].epoch]
@@ -56,6 +58,13 @@ def plan(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIs
     if state.leader != NO_LEADER and state.leader_epoch <= image.least_epoch:
         state = replace(state, leader_epoch=image.least_epoch + 1)
     return _follow_wishes(image, state, live)
+
+
+def _create(state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
+    """The first state of a partition: the first live replica leads, all live ones are in sync, since all logs are empty. A
+    partition without a live replica waits for one.
+    """
+    return replace(state, leader=live[0], leader_epoch=0, isr=tuple(live)) if live else state
 
 
 def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:

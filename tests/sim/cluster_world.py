@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from sim.zookeeper_model import Node, Session, ZooKeeper
 
 from penstock.broker.cluster import acks, controller, follower, leader, lease, planning, registration, replica, roles
 from penstock.broker.cluster.controller import Controller, Outcome
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, read_state, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -117,6 +117,7 @@ class ClusterWorld(Clockwork):
         self.losses_left = self.random.choice((0, 1, 1, 2, 2, 3, 1_000))
         replicas = tuple(range(brokers))
         self.partitions: list[Partition] = [("topic", number) for number in range(partitions)]
+        self.new = self.partitions[1:]  # they have no state yet: the controller creates it
         self.brokers = [
             Broker(number, {one: self.log_type() for one in self.partitions}, dict.fromkeys(self.partitions, 0))
             for number in replicas
@@ -125,7 +126,8 @@ class ClusterWorld(Clockwork):
         state = LeaderAndIsr(0, 0, replicas if isr is None else isr, min_isr=min_isr)
         self.store.multi(setup, self._first_nodes(state))
         for partition in self.partitions:
-            self.laws.add(partition, replicas, state, {broker.id: broker.logs[partition] for broker in self.brokers})
+            first = replace(NOT_CREATED, min_isr=min_isr) if partition in self.new else state
+            self.laws.add(partition, replicas, first, {broker.id: broker.logs[partition] for broker in self.brokers})
         for number in order or replicas:
             self.brokers[number].rate = 1.0 if calm else self.random.uniform(0.99, 1.01)
             self.start(number)
@@ -137,7 +139,7 @@ class ClusterWorld(Clockwork):
 
     def _first_nodes(self, state: LeaderAndIsr) -> list[Operation]:
         nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0")]
-        nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions]
+        nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions if one not in self.new]
         return nodes
 
     def note(self, *what: object) -> None:
@@ -447,11 +449,11 @@ class ClusterWorld(Clockwork):
         refused = self.store.multi(session, operations)
         if refused is None:
             for operation in operations:
-                if isinstance(operation, Set) and operation.path.endswith("/state"):
+                if isinstance(operation, Set | Create) and operation.path.endswith("/state"):
                     self._on_state_written(operation)
         return refused
 
-    def _on_state_written(self, operation: Set) -> None:
+    def _on_state_written(self, operation: Set | Create) -> None:
         number = int(operation.path.split("/")[-2])
         partition = self.partitions[number]
         old = self.laws.truths[partition].state
@@ -643,7 +645,10 @@ class ClusterWorld(Clockwork):
             replicas = tuple(one.id for one in self.brokers)
             images = {}
             for one, node in nodes.items():
-                images[one] = planning.Image(b"id", replicas, read_state(controller.state_path(one), node.data, node.version))
+                state = replace(NOT_CREATED, min_isr=self.laws.truths[one].least_min)
+                if node is not None:
+                    state = read_state(controller.state_path(one), node.data, node.version)
+                images[one] = planning.Image(b"id", replicas, state)
             self._act(broker, controller.on_image(new, images, registrations, incarnations, self.now_ms))
 
         self.read(broker, look, read)
@@ -702,15 +707,13 @@ class ClusterWorld(Clockwork):
     def _read_state(self, broker: Broker, machine: Controller, partition: Partition) -> None:
         path = controller.state_path(partition)
 
-        def look(session: Session) -> Node:
+        def look(session: Session) -> Node | None:
             self.store.catch_up(session)
-            node = self.store.get(session, path)
-            assert node is not None
-            return node
+            return self.store.get(session, path)
 
-        def read(node: Node) -> None:
+        def read(node: Node | None) -> None:
             if broker.controller is machine:
-                state = read_state(path, node.data, node.version)
+                state = None if node is None else read_state(path, node.data, node.version)
                 self._act(broker, controller.on_state_read(machine, partition, state, self.now_ms))
 
         self.read(broker, look, read)

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.broker.cluster import acks, controller, elections, follower, lease, planning, registration
 from penstock.broker.cluster.controller import Controller, Outcome, ReadState, SendRoles, WriteStates
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, read_state, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
 from penstock.broker.cluster.registration import Incarnation, Registration
-from penstock.broker.store.base import BadValueError, Check, Set, paths
+from penstock.broker.store.base import BadValueError, Check, Create, Set, paths
 from penstock.errors import ErrorCode
 
 PATH = "/brokers/topics/t/partitions/0/state"
@@ -232,3 +232,32 @@ def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
         actions = controller.on_written(machine, write.id, Outcome.DONE, 2)
     assert roles_for(actions, 2).broker_epoch == 50
     assert machine.partitions["t", 0].state.isr == (1, 3)
+
+
+def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
+    machine, _ = cluster(0, live=(2, 3))
+    new: Partition = ("new", 0)
+    actions = controller.on_partitions(machine, {new: planning.Image(b"id", REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
+    (write,) = writes(actions)
+    created = write.operations[1]
+    assert isinstance(created, Create) and created.path == controller.state_path(new)
+    assert read_state(created.path, created.data, 0) == LeaderAndIsr(2, 0, (2, 3), min_isr=2, controller_epoch=7)
+    assert not [one for one in actions if isinstance(one, SendRoles)]
+    actions = controller.on_written(machine, write.id, Outcome.UNKNOWN, 2)
+    assert actions == [ReadState(new)]
+    (again,) = writes(controller.on_state_read(machine, new, None, 3))
+    assert again.operations == write.operations
+    told = controller.on_written(machine, again.id, Outcome.DONE, 4)
+    assert {one.request.broker: one.request.roles[0].state.isr for one in told if isinstance(one, SendRoles)} == {
+        2: (2, 3),
+        3: (2, 3),
+    }
+
+
+def test_a_partition_without_a_live_replica_waits_for_one() -> None:
+    machine, _ = cluster(0, live=())
+    assert controller.on_partitions(machine, {("new", 0): planning.Image(b"id", (1, 2), NOT_CREATED)}, 1) == []
+    one = {2: Registration(2, 12, "i", clean=True)}
+    (write,) = writes(controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2))
+    created = write.operations[1]
+    assert isinstance(created, Create) and json.loads(created.data)["leader"] == 2
