@@ -52,18 +52,18 @@ def _words(tp: TopicPartition, found: OpenTransaction) -> str:
 
 
 class Watch:
-    """Notes since when one log's last stable offset stands still before its end, what holds it back, and whether that was said.
-    Times are the loop's."""
+    """Notes since when one log's last stable offset stands still before its end, what holds it back, and whether that was
+    said."""
 
     def __init__(self) -> None:
         self._at = -1  # the last stable offset that it stands at
         self._since = 0.0
         self._hold: Hold | None = None
-        self._looked_at = 0.0
+        self._looked_at_ms = 0
         self.is_said = False
 
     def stood_s(self, position: int, stable: int, end: int, now: float) -> float:
-        """How long it has stood still so, with nothing left to read before it; 0: it doesn't."""
+        """How long it has stood still so, with nothing left to read before it; 0: it doesn't. `now` is the loop's time."""
         if position < stable or stable >= end:
             self._at, self._hold, self.is_said = -1, None, False
             return 0.0
@@ -71,11 +71,12 @@ class Watch:
             self._at, self._since, self._hold, self.is_said = stable, now, None, False
         return now - self._since
 
-    def note(self, hold: Hold | None, now: float) -> None:
-        """What holds it back was looked up."""
-        self._hold, self._looked_at = hold, now
+    def note(self, hold: Hold | None) -> None:
+        """What holds it back was looked up now."""
+        self._hold, self._looked_at_ms = hold, time.time_ns() // 1_000_000
 
-    def hold(self, now: float) -> Hold | None:
+    def hold(self) -> Hold | None:
         """What holds it back, as old as that is by now; None: nothing does, or nobody has looked yet."""
-        hold = self._hold
-        return None if hold is None else hold._replace(age_ms=hold.age_ms + round((now - self._looked_at) * 1000))
+        if self._hold is None:
+            return None
+        return self._hold._replace(age_ms=self._hold.age_ms + time.time_ns() // 1_000_000 - self._looked_at_ms)

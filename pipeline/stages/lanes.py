@@ -705,9 +705,9 @@ class Lanes:
             if stood_s > 0 and tp == lane.tp:
                 await lane.outlook.look_up(self._fetcher.client, tp, position)
             is_long = stood_s >= self._stalled_s and not watch.is_said
-            if is_long or (stood_s > 0 and watch.hold(now) is None):
+            if is_long or (stood_s > 0 and watch.hold() is None):
                 hold = (await heldback.look(self._fetcher.client, [tp])).get(tp)
-                watch.note(hold, now)
+                watch.note(hold)
                 if is_long and hold is not None:
                     watch.is_said = True
                     self._log.warning("%s %s", lane.name, hold.words)
@@ -774,16 +774,18 @@ class Lanes:
             position = replace(position, stalled=lane.stalled)
         # What has waited for less than that is young, whatever its timestamp says.
         is_young = (now - outlook.waits_since) * 1000 < self._silent_ms
-        logs = [
-            (at.offset, Ahead(*outlook.ends[tp], at.offset if is_young else None))
+        logs = {
+            tp: (at.offset, Ahead(*outlook.ends[tp], at.offset if is_young else None))
             for tp, at in lane.worker.places.items()
             if tp in outlook.ends
-        ]
-        hold = next(filter(None, (watch.hold(now) for watch in lane.held_back.values())), None) if lane.moving else None
+        }
+        # What was looked up is so only while the log stands where it did.
+        held = [tp for tp, (offset, ahead) in logs.items() if ahead.is_held_back(offset) and tp in lane.held_back]
+        hold = next(filter(None, (lane.held_back[tp].hold() for tp in held)), None)
         no_topic = outlook.no_topic
         if isinstance(lane.failure, KafkaError) and lane.failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             no_topic = no_topic or str(lane.failure)
-        sight = Sight(position, logs, outlook.unreachable, no_topic, hold=hold)
+        sight = Sight(position, list(logs.values()), outlook.unreachable, no_topic, hold=hold)
         return state_of(sight, self._silent_ms, lane.worker.going)
 
     def lag(self, lane: Lane) -> tuple[int, float] | None:

@@ -43,6 +43,10 @@ class Ahead(NamedTuple):
     end: int
     young: int | None
 
+    def is_held_back(self, offset: int) -> bool:
+        """Whether an open transaction keeps all back that comes after an offset."""
+        return self.stable <= offset and self.stable < self.end
+
 
 class Sight(NamedTuple):
     """What is known of a partition: its position, and of each log that it reads the offset that comes next and what it has.

@@ -47,7 +47,7 @@ async def look_at(cluster: Admin, position: StagePosition, inputs: Sequence[Read
             await each.log.check(each.position)
         except OperatorNeeded as error:
             return Sight(position, lost=str(error))
-    held = [each.tp for each in inputs if each.ahead.stable <= each.position.offset and each.ahead.stable < each.ahead.end]
+    held = [each.tp for each in inputs if each.ahead.is_held_back(each.position.offset)]
     holds = await heldback.look(cluster, held) if held else {}
     return Sight(position, [(each.position.offset, each.ahead) for each in inputs], hold=next(iter(holds.values()), None))
 

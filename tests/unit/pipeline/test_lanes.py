@@ -20,7 +20,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.metadata import Cluster
 from penstock.pipeline.clients.transaction import Fenced
-from penstock.pipeline.stages import lanes, memory
+from penstock.pipeline.stages import heldback, lanes, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.stages.lanecounts import LaneCounts
 from penstock.pipeline.stages.lanes import LANE_PIECES, Lane, Lanes, Pace
@@ -689,6 +689,23 @@ def test_a_lane_that_commits_nothing_while_records_wait_is_silent() -> None:
     asyncio.run(stage.run(is_silent))
     assert states == {"not begun", "copying", "silent"}
     assert stage.lanes.stopped() == {}
+
+
+def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
+    """Whoever looked up the transaction looks again later."""
+
+    async def ask() -> None:
+        stage = Stage(Worker())
+        lane, tp = stage.lanes.lanes["t", 0], ("t", 0)
+        lane.resolved.set()
+        lane.moving = True
+        lane.held_back[tp] = heldback.Watch()
+        lane.held_back[tp].note(heldback.Hold(heldback.LONG_AGO_MS, "waits"))
+        for stable, end, state in ((7, 9, "waiting"), (9, 9, "copying"), (7, 7, "copying")):
+            stage.input.ends = lambda tp: (0, stable, end)  # type: ignore[assignment, method-assign]  # noqa: B023  (called at once)
+            assert stage.lanes.state(lane)["state"] == state
+
+    asyncio.run(ask())
 
 
 def test_a_turn_that_hangs_is_named() -> None:
