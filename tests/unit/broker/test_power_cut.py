@@ -150,6 +150,27 @@ class HangingLogs:
             assert self.let_go.wait(60)
 
 
+class MeetingLogs:
+    """Flushes that end once so many are under way."""
+
+    def __init__(self, count: int) -> None:
+        self._met = threading.Barrier(count)
+
+    def flush(self, topic: str, partition: int) -> None:
+        self._met.wait(30)
+
+
+def test_many_logs_wait_for_a_disk_together() -> None:
+    """A disk that is slow to flush makes one flush of all that wait; who waits for a thread isn't among them."""
+
+    async def ask() -> None:
+        flusher = LogFlusher(MeetingLogs(64), lambda one: "folder")  # type: ignore[arg-type]  # all that it asks of logs
+        await flusher.flush(("flights", number) for number in range(64))
+        await flusher.stop()
+
+    asyncio.run(ask())
+
+
 def test_a_disk_that_hangs_holds_up_its_own_logs_alone() -> None:
     logs = HangingLogs()
 
