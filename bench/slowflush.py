@@ -83,7 +83,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _serve(file: str, place: str, flush_ms: int, parent: Connection) -> None:
-    """Mount the file and answer the kernel until the parent ends this process. Says why not, or nothing once it is there."""
+    """Mount the file and answer the kernel until the parent is done, or gone. Says why not, or nothing once it is there."""
     try:
         below, device = os.open(file, os.O_RDWR), os.open(DEVICE, os.O_RDWR)
         options = f"fd={device},rootmode={stat.S_IFREG | 0o600:o},user_id=0,group_id=0"
@@ -95,12 +95,11 @@ def _serve(file: str, place: str, flush_ms: int, parent: Connection) -> None:
     except OSError as error:
         parent.send(str(error))
         return
-    threads = [threading.Thread(target=server.answer_all, daemon=True) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
+    for _ in range(THREADS):
+        threading.Thread(target=server.answer_all, daemon=True).start()
     parent.send("")
-    for thread in threads:
-        thread.join()
+    with contextlib.suppress(EOFError):
+        parent.recv()
 
 
 class _Server:

@@ -19,7 +19,7 @@ from penstock.pipeline.etl.errors import EtlError, words_of
 from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, NightCommit, TopicPartition
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import LOG, THREADS, newest_state
+from penstock.pipeline.etl.table import LOG, THREADS, newest_state, version
 
 POSITION = ["topic", "partition", "offset"]
 NOWHERE: Place = ("", "", -1)
@@ -105,7 +105,7 @@ def _failures_as_words(what: str) -> Iterator[None]:
 def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
     """The rows that the rejects' table holds of each run, with the id of its plan, as its log counts them: a file of which the
     log has no count adds none. Raises EtlError."""
-    if not rejects.names(LOG):
+    if version(rejects) < 0:  # the folder may be there before the first commit is
         return {}
     with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
         files = pyarrow.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -117,7 +117,7 @@ def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
 
 def rejects_partitioned_by(rejects: Storage) -> list[str]:
     """The columns that the rejects' table is partitioned by; none when there is no table yet. Raises EtlError."""
-    if not rejects.names(LOG):
+    if version(rejects) < 0:
         return []
     with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
         return list(table.metadata().partition_columns)

@@ -82,7 +82,7 @@ def test_the_file_system_is_named(tmp_path: Path) -> None:
 
 
 def test_a_slow_flush_holds_up_itself_alone(tmp_path: Path) -> None:
-    """What is written lies in the file below at once, whole; a flush waits, here until the place goes."""
+    """What is written lies in the file below at once, and is read while a flush waits, here until the place goes."""
     file = tmp_path / "image"
     file.write_bytes(bytes(1 << 20))
     ended: list[OSError | None] = []
@@ -98,9 +98,9 @@ def test_a_slow_flush_holds_up_itself_alone(tmp_path: Path) -> None:
         with slow_flush(file, 3_600_000) as place:
             descriptor = os.open(place, os.O_RDWR)
             try:
+                os.pwrite(descriptor, b"written", 5000)
                 flushing = threading.Thread(target=flush, args=(descriptor,))
                 flushing.start()
-                os.pwrite(descriptor, b"written", 5000)
                 assert file.read_bytes()[5000:5007] == b"written" == os.pread(descriptor, 7, 5000)
                 assert os.fstat(descriptor).st_size == 1 << 20
                 assert not ended
