@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -97,16 +98,14 @@ def test_a_slow_flush_holds_up_itself_alone(tmp_path: Path) -> None:
     try:
         with slow_flush(file, 3_600_000) as place:
             descriptor = os.open(place, os.O_RDWR)
-            try:
-                os.pwrite(descriptor, b"written", 5000)
-                flushing = threading.Thread(target=flush, args=(descriptor,))
-                flushing.start()
-                assert file.read_bytes()[5000:5007] == b"written" == os.pread(descriptor, 7, 5000)
-                assert os.fstat(descriptor).st_size == 1 << 20
-                assert not ended
-            finally:
-                threading.Timer(0, os.close, [descriptor]).start()
+            os.pwrite(descriptor, b"written", 5000)
+            flushing = threading.Thread(target=flush, args=(descriptor,))
+            flushing.start()
+            there = file.read_bytes()[5000:5007], os.pread(descriptor, 7, 5000), os.fstat(descriptor).st_size, len(ended)
         flushing.join()
+        with contextlib.suppress(OSError):  # nobody is there to hear of it
+            os.close(descriptor)
+        assert there == (b"written", b"written", 1 << 20, 0)
         assert isinstance(ended[0], OSError)
         assert not place.exists()
         with slow_flush(file, 1) as place, place.open("r+b") as opened:
