@@ -58,6 +58,7 @@ Machines (`make deploy-test`)
 
 Monitoring (`make monitoring-test`)
 - `prometheus`: a real Prometheus over a test's processes, and node_exporter
+- `watched_world`: a pipeline that shows its figures
 
 Faults
 - `failpoint_cells`: at which failpoints, with whose brokers, a stage is killed or paused
