@@ -72,6 +72,7 @@ MODULES: dict[str, list[str]] = {
     "net.admission": [],
     "net.closures": [],
     "net.control": [],
+    "net.requesttimes": [],
     "net.mailbox": [],
     "net.waiting": [],
     "net.plane": [],

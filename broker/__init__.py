@@ -8,6 +8,7 @@ context         the broker's parts, as each handler gets them
 dispatch        from a request's bytes to its handler and back
 refusal         an answer that carries one error code wherever its API has a place for it
 patience        how long a request waits for work that may wait for a disk
+servicetime     how long a request's service works on the loop, and how long it waits
 turns           a handler with much to do lets the loop do other work now and then
 tasks           tasks that run for as long as the broker does
 mounts          mounts, as the kernel lists them

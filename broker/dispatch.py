@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
 from penstock import log
@@ -35,16 +36,19 @@ from penstock.broker.context import Call, Context
 from penstock.broker.coordination import transactionalproduce
 from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.refusal import has_error, refusal, shows_error
+from penstock.broker.servicetime import ServiceTime
 from penstock.broker.store.base import StoreError
 from penstock.broker.turns import ClientGoneError, TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.net.border import Request, UnverifiedBatch
 from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, decode_response, encode_response
 from penstock.pyx.wire.message import Message, WireError
-from penstock.pyx.wire.messages import ApiVersionsResponse
+from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
+NAMES_SOFTWARE_FROM = 3
+"""ApiVersions names the client's software from this version on (KIP-511)."""
 # Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here. A client
 # that has 50,000 partitions, each of a topic of its own, names 100,000.
 ELEMENTS_MAX = 120_000
@@ -112,8 +116,12 @@ CONNECTION_SHIFT = 16
 class Answers(Protocol):
     """Where answers go (`penstock.pyx.net.border.DataPlane`)."""
 
-    def answer(self, token: int, frame: bytes) -> None:
-        """Send an answer in its turn."""
+    def answer(self, token: int, frame: bytes, begun_ns: int = ..., local_ns: int = ...) -> None:
+        """Send an answer in its turn; when its service began, and how much of it was work."""
+        ...
+
+    def name_software(self, token: int, name: str, version: str) -> None:
+        """Say which software the client of a request has."""
         ...
 
     def close_connection(self, token: int, reason: str = ..., detail: str = ...) -> None:
@@ -144,7 +152,7 @@ class Answers(Protocol):
         """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked, or it is held."""
         ...
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
+    def append_produce(self, request: Request, refused: dict[int, int]) -> tuple[bytes, int] | None:
         """Append a produce but for what is refused; the answer, None if its connection is being closed."""
         ...
 
@@ -152,8 +160,8 @@ class Answers(Protocol):
         """Wait for the disk for what was appended (flush.messages)."""
         ...
 
-    def answer_produce(self, request: Request, answer: bytes) -> None:
-        """Send the answer."""
+    def answer_produce(self, request: Request, answer: tuple[bytes, int], begun_ns: int = ..., local_ns: int = ...) -> None:
+        """Send the answer; times as in `answer`."""
         ...
 
 
@@ -241,15 +249,17 @@ class Dispatch:
         elif before is not None or len(request.frame) >= LARGE_BYTES:
             self._take_in_turn(request, before)
         else:
+            service = ServiceTime()
             try:
                 handler, message, call = self._decode(request)
             except (WireError, CloseConnection) as error:
                 self._refuse(request, error)
                 return
+            service.work(service.begun_ns)
             if message is None:
-                self._answer_api_versions_range(request)
+                self._answer_api_versions_range(request, service)
             else:
-                self._start(self._handle(request, handler, message, call))
+                self._start(self._handle(request, handler, message, call, service))
 
     def _take_in_turn(self, request: Request, before: asyncio.Future[None] | None) -> None:
         """Handle a large request, or one that comes behind such a one on its connection, once that has begun."""
@@ -270,12 +280,14 @@ class Dispatch:
             async with self._alone(request):
                 if not self._answers.is_connected(request.token):
                     return
+                service = ServiceTime()
                 handler, message, call = await self._code(request, self._decode, request)
+                service.work(service.begun_ns)
                 begun.set_result(None)
                 if message is None:
-                    self._answer_api_versions_range(request)
+                    self._answer_api_versions_range(request, service)
                 else:
-                    await self._handle(request, handler, message, call)
+                    await self._handle(request, handler, message, call, service)
                 del message  # Before the collector goes on.
         except (WireError, CloseConnection) as error:
             self._refuse(request, error)
@@ -347,12 +359,14 @@ class Dispatch:
             if served:
                 return
             await self._release(request)
+            service = ServiceTime()
             refused = transactionalproduce.refused(self._context.transactions, request, *self._answers.unverified(request))
             answer = self._answers.append_produce(request, refused)
+            service.work(service.begun_ns)
             if folders:
                 await self._flushing.run(folders, self._answers.flush_produce, request)
             if answer is not None:
-                self._answers.answer_produce(request, answer)
+                self._answers.answer_produce(request, answer, service.begun_ns, service.local_ns)
         except OSError as error:  # Nobody knows whether it is on the disk: the client asks again.
             _log.error("api=produce version=%d: it can't be flushed: %s", request.api_version, error)
             self._answers.close_connection(request.token)
@@ -393,16 +407,20 @@ class Dispatch:
     def _turns_of(self, request: Request) -> Turns:
         return Turns(self._turns, partial(self._answers.is_sending, request.token))
 
-    def _answer_api_versions_range(self, request: Request) -> None:
+    def _answer_api_versions_range(self, request: Request, service: ServiceTime) -> None:
         # Version 0 is what every client can read; key 18's range lets it ask again (KIP-511).
         key_18 = [entry for entry in advertised() if entry.api_key == API_VERSIONS]
         response = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=key_18)
-        self._answers.answer(request.token, encode_response(response, 0, request.correlation_id))
+        frame = encode_response(response, 0, request.correlation_id)
+        self._answers.answer(request.token, frame, service.begun_ns, monotonic_ns() - service.begun_ns)
 
-    async def _handle(self, request: Request, handler: Handler, message: Message, call: Call) -> None:
+    async def _handle(self, request: Request, handler: Handler, message: Message, call: Call, service: ServiceTime) -> None:
+        service.begin()
         try:
-            response = await self._respond(request, handler, message, call)
+            response = await service.run(self._respond(request, handler, message, call))
+            encoding_ns = monotonic_ns()
             frame = await self._code(request, encode_response, response, request.api_version, request.correlation_id)
+            service.work(encoding_ns)
         except CloseConnection as error:
             self._refuse(request, error)
         except ClientGoneError:
@@ -417,9 +435,16 @@ class Dispatch:
             if (failure := await self._code(request, _failure, request, handler, message)) is None:
                 self._answers.close_connection(request.token)
             else:
-                self._answers.answer(request.token, failure)
+                self._answers.answer(request.token, failure, service.begun_ns, service.local_ns)
         else:
-            self._answers.answer(request.token, frame)
+            self._name_software(request, message, response)
+            self._answers.answer(request.token, frame, service.begun_ns, service.local_ns)
+
+    def _name_software(self, request: Request, message: Message, response: Message) -> None:
+        if request.api_version < NAMES_SOFTWARE_FROM or not isinstance(message, ApiVersionsRequest):
+            return
+        if isinstance(response, ApiVersionsResponse) and response.error_code == ErrorCode.NONE:
+            self._answers.name_software(request.token, message.client_software_name, message.client_software_version)
 
     async def _respond(self, request: Request, handler: Handler, message: Message, call: Call) -> Message:
         """The handler's answer, or one that carries the error in each of its places."""

@@ -339,6 +339,11 @@ cdef inline int64_t monotonic_us() noexcept nogil:
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
 
+cdef inline int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
 cdef inline int64_t thread_cpu_us() noexcept nogil:
     """Processor time of the calling thread."""
     cdef timespec used
@@ -416,6 +421,8 @@ cdef extern from *:
     static inline int32_t atomic_swap32(int32_t* p, int32_t v) {
         return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
     }
+    static inline void* atomic_load_pointer(void** p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    static inline void atomic_store_pointer(void** p, void* v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
     static inline int lowest_bit(uint64_t v) { return __builtin_ctzll(v); }
     #endif
     """
@@ -430,6 +437,8 @@ cdef extern from *:
     void atomic_store32(int32_t* p, int32_t value) noexcept nogil
     int32_t atomic_add32(int32_t* p, int32_t value) noexcept nogil
     int32_t atomic_swap32(int32_t* p, int32_t value) noexcept nogil
+    void* atomic_load_pointer(void** p) noexcept nogil
+    void atomic_store_pointer(void** p, void* value) noexcept nogil
     # Number of the lowest bit that is set; the value isn't 0.
     int lowest_bit(uint64_t value) noexcept nogil
 

@@ -14,7 +14,8 @@ What readers may rely on: bytes below `high_watermark` never change; a segment t
 through a ReadResult until read_release.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.pyx.linux.posix cimport memcmp
@@ -61,6 +62,9 @@ cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 # What is counted of a partition while the reference is held; and of those that aren't here.
 cdef PartitionTally* partition_tally(Partition* p) noexcept nogil
 cdef PartitionTally* logset_nobody(LogSet* logs) noexcept nogil
+# The number of its topic, and the topic's name by that; empty if it is gone.
+cdef uint32_t partition_topic_number(Partition* p) noexcept nogil
+cdef void logset_topic_name(LogSet* logs, uint32_t number, string& out) noexcept nogil
 # Counts a produce that brought nothing, which is no error.
 cdef void partition_tally_empty(Partition* p) noexcept nogil
 

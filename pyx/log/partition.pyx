@@ -229,6 +229,21 @@ cdef PartitionTally* logset_nobody(LogSet* logs) noexcept nogil:
     return &logs.tallies.nobody
 
 
+cdef uint32_t partition_topic_number(Partition* partition) noexcept nogil:
+    return log_of(partition).topic_tally.number
+
+
+cdef void logset_topic_name(LogSet* logs, uint32_t number, string& out) noexcept nogil:
+    pthread_rwlock_rdlock(&logs.lock)
+    one = logs.tallies.topics.begin()
+    while one != logs.tallies.topics.end():
+        if at(one).second.number == number:
+            out = at(one).first
+            break
+        step(one)
+    pthread_rwlock_unlock(&logs.lock)
+
+
 cdef void logset_drop_topic(LogSet* logs, const char* topic, size_t n) noexcept nogil:
     cdef string name
     name.assign(topic, n)

@@ -12,7 +12,7 @@ Kafka's meanings (its BrokerTopicMetrics), with these differences:
 As in Kafka a request counts once for each partition that it names, and appends of the coordinators are counted, too.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
@@ -34,6 +34,7 @@ cdef struct PartitionTally:
 cdef struct TopicTally:
     int32_t refs
     int32_t led                        # partitions of the set; under its lock
+    uint32_t number                    # from 1, in the order in which a set's topics came; none is given twice
     string name
     vector[PartitionTally*] partitions  # by index; NULL: there is none. Changed under the set's lock
 
@@ -41,6 +42,7 @@ cdef struct TopicTally:
 cdef struct Tallies:
     pthread_mutex_t lock               # of those who sum them, and of a topic that goes; taken before the set's
     unordered_map[string, TopicTally*] topics          # under the set's lock
+    uint32_t numbered                  # under the set's lock
     vector[TopicTally*] leaving        # of topics that are gone, while a request still has one of their logs
     PartitionTally gone                # what those had that nobody has any more
     PartitionTally nobody              # of partitions that aren't here

@@ -15,6 +15,7 @@ cdef PartitionTally _uncounted                        # without memory: what is 
 
 cdef void tallies_open(Tallies* tallies) noexcept nogil:
     pthread_mutex_init(&tallies.lock, NULL)
+    tallies.numbered = 0
     memset(&tallies.gone, 0, sizeof(PartitionTally))
     memset(&tallies.nobody, 0, sizeof(PartitionTally))
 
@@ -39,6 +40,8 @@ cdef TopicTally* tallies_take(
         topic = made[TopicTally]()
         topic.refs = 1
         topic.led = 0
+        tallies.numbered += 1
+        topic.number = tallies.numbered
         topic.name = name
         tallies.topics[name] = topic
     if topic.partitions.size() <= <size_t>index:

@@ -17,4 +17,9 @@ control     the queue of requests for the control plane
 mailbox     how other threads reach a network thread
 closures    connections that were closed for what their peers did
 counters    what a network thread counts
+requesttimes  how long requests take, in which phases; those that are slow
+phases      the names of those phases
+histogram   durations counted in buckets
+busytime    how long a thread works, and whether it is stuck
+client      what a connection's client has said of itself
 """

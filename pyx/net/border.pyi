@@ -10,9 +10,59 @@ Use: make, `listen`, `start`; watch `request_fd`; `take_requests`, `answer` each
 thread. `stop` waits; `serve_flushing` and `flush_produce` (an fsync) and `append_produce` may wait for a disk.
 """
 
+from array import array
 from typing import NamedTuple
 
 from penstock.pyx.log.logmanager import LogManager
+
+BOUNDS_S: tuple[float, ...]
+"""The upper bounds of the buckets of `RequestTimes`, which belong to them: eight for each power of two, up to 67 s."""
+
+def bucket_for(ns: int) -> int:
+    """The number of the bucket that counts a duration; len(BOUNDS_S): it is longer than every bound."""
+
+class RequestTimes(NamedTuple):
+    """How long the requests of an API took, in one phase, since `start`."""
+
+    counts: array[int]  # of int64: one for each bound, and one for what is longer
+    sum_ns: int
+
+class SlowRequest(NamedTuple):
+    """A request that took slow_request_ms or more, waiting aside. Produces that were appended together are one."""
+
+    request: str
+    client_id: str  # its first 64 bytes
+    peer: str
+    topic: str  # the first one; empty if it isn't known, or gone
+    bytes: int
+    queue_ns: int
+    local_ns: int
+    waiting_ns: int
+    send_ns: int
+    when_ms: int  # its end, by the wall clock
+
+class ThreadFigures(NamedTuple):
+    """A thread of the data plane."""
+
+    name: str  # network-0, reader-0, worker-0 ...
+    busy_ns: int  # not waiting for work, up to now
+    beats: int  # of a network thread: it grows each second at least, unless the thread is stuck; of others: their jobs
+    waiting: bool  # for work, just now
+    connections: dict[str, int]  # of a network thread, by listener
+
+class ConnectionFigures(NamedTuple):
+    """A connection that is open."""
+
+    peer: str
+    listener: str
+    client_id: str  # of its last request; the first 64 bytes; empty if it has said none
+    software_name: str  # as `name_software` has them
+    software_version: str
+    age_ms: int
+    idle_ms: int  # since it sent a whole request, or took some of an answer
+    requests: int
+    bytes_in: int
+    bytes_out: int
 
 class Request(NamedTuple):
     token: int  # names connection and request; opaque, below 2**64
@@ -55,7 +105,8 @@ class DataPlane:
     (and a second more for each 64 KiB), else its connection is closed; take_ms: so is one whose peer takes nothing of its
     answers for so long. memory_patience_ms: while a connection waits for memory for a request, one that holds some and for
     so long brought less than would fill it in a minute is closed, the largest first. folders: how many log folders there
-    are; two threads each read cold pages.
+    are; two threads each read cold pages. slow_request_ms: requests that take longer, waiting aside, are noted
+    (penstock.slow.request.ms); 0: none.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -77,6 +128,7 @@ class DataPlane:
         take_ms: int = 300_000,
         memory_patience_ms: int = 5_000,
         folders: int = 1,
+        slow_request_ms: int = 500,
     ) -> None: ...
     @property
     def request_fd(self) -> int:
@@ -121,8 +173,16 @@ class DataPlane:
     def take_requests(self) -> list[Request]:
         """At most 256 requests, oldest first; `request_fd` stays readable while there are more."""
 
-    def answer(self, token: int, frame: bytes | bytearray | memoryview) -> None:
-        """Give the answer to a request: response header and body, without the size in front."""
+    def answer(self, token: int, frame: bytes | bytearray | memoryview, begun_ns: int = 0, local_ns: int = 0) -> None:
+        """Give the answer to a request: response header and body, without the size in front.
+
+        begun_ns: when its service began, by `time.monotonic_ns`; local_ns: how much of the time since then was work; the rest
+        counts as waiting. Without begun_ns, all since the request came counts as work.
+        """
+
+    def name_software(self, token: int, name: str, version: str) -> None:
+        """Say which software the client of a request has: what `connections` shows of it, the first 40 bytes of each. The
+        caller has checked that they are ASCII without control characters."""
 
     def close_connection(self, token: int, reason: str = "closed_failed", detail: str = "") -> None:
         """Close the connection of a request that can't be answered, once the requests before it are answered. The reason is
@@ -165,7 +225,7 @@ class DataPlane:
         is held, or it is malformed, so that `append_produce` gives no answer.
         """
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
+    def append_produce(self, request: Request, refused: dict[int, int]) -> tuple[bytes, int] | None:
         """Append a produce request; the answer for `answer_produce`, None: its connection is being closed. Its frame is
         written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
@@ -177,8 +237,8 @@ class DataPlane:
         """Sync the partitions with flush.messages of a produce that `append_produce` appended, without the GIL. Slow. Raises
         OSError."""
 
-    def answer_produce(self, request: Request, answer: bytes) -> None:
-        """Send what `append_produce` gave."""
+    def answer_produce(self, request: Request, answer: tuple[bytes, int], begun_ns: int = 0, local_ns: int = 0) -> None:
+        """Send what `append_produce` gave. Times as in `answer`."""
 
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.
@@ -191,8 +251,36 @@ class DataPlane:
         fetch_session_evictions, requests, requests_produce, requests_fetch, requests_control, produces_held,
         produces_held_ms, worked, answers_late, bytes_in, bytes_out, produce_batches, produce_bytes, produce_errors,
         fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked (those that sessions remember
-        aren't), cold_ranges, stalls.
+        aren't), cold_ranges, stalls, slow_requests_lost.
         """
+
+    def request_times(self) -> dict[tuple[str, str], RequestTimes]:
+        """By request and phase, of requests whose answers have been sent since `start`.
+
+        Requests have Kafka's names: Produce, FetchConsumer, Metadata ... The phases are total, queue (until its service
+        begins), local (its service), waiting (a fetch for records, a handler for other clients or for a disk) and send
+        (until the socket has taken the answer). A request is in none while its answer isn't sent, nor if its
+        connection is closed before.
+        """
+
+    def requests_by_version(self) -> dict[tuple[int, int], int]:
+        """The requests of `request_times` by api key and version, those below 32."""
+
+    def slow_requests(self) -> list[SlowRequest]:
+        """Take the slow requests that were noted since the last call; for each network thread 256 have room. Those that had
+        none are counted (slow_requests_lost in `counters`)."""
+
+    def slow_counts(self) -> dict[str, int]:
+        """Slow requests since `start`, by request, of those that `request_times` has; lost ones, too."""
+
+    def threads(self) -> list[ThreadFigures]:
+        """Network threads, readers and workers."""
+
+    def connections(self, most: int = 10_000) -> list[ConnectionFigures]:
+        """Connections that are open, `most` at most. One that opens or closes meanwhile may be missing."""
+
+    def software(self) -> dict[tuple[str, str], int]:
+        """Connections that are open by name and version of their clients' software; both empty: it isn't known."""
 
     def closures(self) -> list[Closed]:
         """Take what is known of connections that were closed for what their peers did or sent: the first 256 of them."""

@@ -3,33 +3,46 @@
 import os
 import socket
 import threading
+from array import array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, SIZE_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from typing import NamedTuple
 
-from penstock.pyx.linux.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
-from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
+from penstock.pyx.linux.posix cimport (
+    atomic_load32, atomic_load64, atomic_load_pointer, atomic_store32, calloc, close, free, memset, monotonic_ns,
+)
+from penstock.pyx.log.partition cimport LogSetOwner, logset_topic_name, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
+from penstock.pyx.net.busytime cimport BusyTime, busy_ns_until
+from penstock.pyx.net.client cimport SOFTWARE_BYTES, Client, client_kept
 from penstock.pyx.net.closures cimport CLOSURES_KEPT, DETAIL_BYTES, Closure, Reason, closures_take
 from penstock.pyx.net.coldreader cimport (
     READER_FOLDERS_MAX, READER_THREADS_A_FOLDER, reader_free, reader_loop, reader_new, reader_stop,
 )
-from penstock.pyx.net.connection cimport PRESENCE_GONE, PRESENCE_SENDING, connection_presence
+from penstock.pyx.net.connection cimport (
+    PRESENCE_GONE, PRESENCE_SENDING, ConnectionCopy, connection_presence, connections_copy,
+)
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
+from penstock.pyx.net.histogram cimport BUCKETS, Histogram, bucket_bound_s, bucket_of
 from penstock.pyx.net.mailbox cimport (
-    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, on_worked, token_close, token_connection,
-    token_post,
+    MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, Service, on_read, on_worked, token_answer, token_close,
+    token_connection, token_name, token_post,
 )
 from penstock.pyx.net.plane cimport (
     DRAIN_MS, Plane, plane_close, plane_has_room, plane_listen, plane_open, plane_stop, plane_take,
 )
+from penstock.pyx.net.phases import PHASES as PHASE_NAMES
 from penstock.pyx.net.reactor cimport reactor_loop
 from penstock.pyx.net.requests cimport produce_reason, requests_describe
+from penstock.pyx.net.requesttimes cimport (
+    API_KEYS, API_VERSIONS, PHASES, PHASE_LOCAL, PHASE_QUEUE, PHASE_SEND, PHASE_WAITING, SLOW_KEPT, RequestCounts,
+    SlowTiming, slow_take,
+)
 from penstock.pyx.net.workers cimport workers_clear, workers_free, workers_loop, workers_new, workers_stop
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
@@ -48,6 +61,7 @@ from penstock.pyx.request.verification cimport Unverified, find_unverified, unve
 from penstock.pyx.request.versions cimport (
     FETCH_KEY, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
 )
+from penstock.pyx.wire.header import REQUESTS
 
 cdef enum:
     TAKE_MAX = 256
@@ -59,6 +73,71 @@ KEEPALIVE_IDLE_S = 300
 KEEPALIVE_EVERY_S = 30
 KEEPALIVE_TIMES = 4
 JOIN_S = DRAIN_MS / 1000 + 10
+
+
+BOUNDS_S = tuple([bucket_bound_s(bucket) for bucket in range(BUCKETS)])
+
+
+class RequestTimes(NamedTuple):
+    """How long requests took; see border.pyi."""
+
+    counts: array
+    sum_ns: int
+
+
+class SlowRequest(NamedTuple):
+    """A request that took too long; see border.pyi."""
+
+    request: str
+    client_id: str
+    peer: str
+    topic: str
+    bytes: int
+    queue_ns: int
+    local_ns: int
+    waiting_ns: int
+    send_ns: int
+    when_ms: int
+
+
+class ThreadFigures(NamedTuple):
+    """A thread of the data plane; see border.pyi."""
+
+    name: str
+    busy_ns: int
+    beats: int
+    waiting: bool
+    connections: dict
+
+
+class ConnectionFigures(NamedTuple):
+    """A connection that is open; see border.pyi."""
+
+    peer: str
+    listener: str
+    client_id: str
+    software_name: str
+    software_version: str
+    age_ms: int
+    idle_ms: int
+    requests: int
+    bytes_in: int
+    bytes_out: int
+
+
+def bucket_for(int64_t ns):
+    """The number of the bucket that counts a duration; see border.pyi."""
+    return bucket_of(ns)
+
+
+cdef object _api_name(int key):
+    if key == FETCH_KEY:
+        return "FetchConsumer"                        # Kafka's name, as it counts those of followers apart
+    return REQUESTS[key].__name__.removesuffix("Request") if key in REQUESTS else str(key)
+
+
+cdef object _client_id(const Client* client):
+    return (<const char*>client.id)[:client_kept(client.id_n)].decode("utf-8", "replace")
 
 
 class UnverifiedBatch(NamedTuple):
@@ -131,6 +210,7 @@ cdef class DataPlane:
     cdef list _reactor_threads
     cdef list _reader_threads
     cdef list _worker_threads
+    cdef BusyTime* _busy_times                        # of the readers, then of the workers
     cdef int _folders
     cdef object _stopping                             # a lock
     cdef bint _started
@@ -141,7 +221,7 @@ cdef class DataPlane:
         int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
         int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
         int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
-        int64_t memory_patience_ms=5_000, int folders=1
+        int64_t memory_patience_ms=5_000, int folders=1, int64_t slow_request_ms=500
     ):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
@@ -159,6 +239,9 @@ cdef class DataPlane:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
         if min(max_request_bytes, max_idle_ms, fetch_max_bytes, frame_ms, take_ms, memory_patience_ms) <= 0:
             raise ValueError("a size or time that must be above 0 is not")
+        if slow_request_ms < 0:
+            raise ValueError("slow_request_ms is below 0")
+        self.plane.slow_ns = min(slow_request_ms, <int64_t>INT32_MAX) * 1_000_000
         self.plane.request_bytes_max = max_request_bytes
         self.plane.answer_bytes_max = fetch_max_bytes
         self.plane.idle_ms_max = max_idle_ms
@@ -199,6 +282,7 @@ cdef class DataPlane:
             admission_free(self.plane.admission)
         if self.plane.refusals != NULL:
             refusals_free(self.plane.refusals)
+        free(self._busy_times)
 
     @property
     def request_fd(self) -> int:
@@ -271,12 +355,16 @@ cdef class DataPlane:
                 close(fd)
                 raise OSError("cannot watch the listening socket")
         self._bound = []
-        for i in range(READER_THREADS_A_FOLDER * min(max(self._folders, 1), READER_FOLDERS_MAX)):
-            self._reader_threads.append(
-                threading.Thread(target=self._read, name=f"reader-{i}", daemon=True)
-            )
-        for i in range(self.plane.reactor_count + 1):
-            thread = threading.Thread(target=self._work, args=(i == 0,), name=f"worker-{i}", daemon=True)
+        readers = READER_THREADS_A_FOLDER * min(max(self._folders, 1), READER_FOLDERS_MAX)
+        workers = self.plane.reactor_count + 1
+        self._busy_times = <BusyTime*>calloc(<size_t>(readers + workers), sizeof(BusyTime))
+        if self._busy_times == NULL:
+            raise MemoryError
+        for i in range(readers):
+            thread = threading.Thread(target=self._read, args=(i,), name=f"reader-{i}", daemon=True)
+            self._reader_threads.append(thread)
+        for i in range(workers):
+            thread = threading.Thread(target=self._work, args=(readers + i, i == 0), name=f"worker-{i}", daemon=True)
             self._worker_threads.append(thread)
         for i in range(self.plane.reactor_count):
             self._reactor_threads.append(
@@ -289,13 +377,13 @@ cdef class DataPlane:
         with nogil:
             reactor_loop(self.plane.reactors[index])
 
-    def _read(self):
+    def _read(self, int number):
         with nogil:
-            reader_loop(self.plane.readers)
+            reader_loop(self.plane.readers, &self._busy_times[number])
 
-    def _work(self, bint light):
+    def _work(self, int number, bint light):
         with nogil:
-            workers_loop(self.plane.workers, light)
+            workers_loop(self.plane.workers, light, &self._busy_times[number])
 
     def take_requests(self) -> list:
         cdef ControlRequest* request
@@ -322,10 +410,14 @@ cdef class DataPlane:
             request = after
         return taken
 
-    def answer(self, uint64_t token, frame) -> None:
+    def answer(self, uint64_t token, frame, int64_t begun_ns=0, int64_t local_ns=0) -> None:
         cdef Writer writer
+        cdef Service service
         cdef Py_buffer view
         memset(&writer, 0, sizeof(Writer))
+        memset(&service, 0, sizeof(Service))
+        service.begun_ns = begun_ns
+        service.local_ns = local_ns
         PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
         write_i32(&writer, <int32_t>view.len)
         write_raw(&writer, view.buf, <size_t>view.len)
@@ -333,7 +425,18 @@ cdef class DataPlane:
         if writer.failed:
             free(writer.p)
             raise MemoryError
-        token_post(&self.plane, token, MAIL_ANSWER, &writer)
+        token_answer(&self.plane, token, &writer, &service)
+
+    def name_software(self, uint64_t token, str name, str version) -> None:
+        cdef bytes first = name.encode()[:SOFTWARE_BYTES]
+        cdef bytes both = first + version.encode()[:SOFTWARE_BYTES]
+        cdef Writer names
+        memset(&names, 0, sizeof(Writer))
+        write_raw(&names, PyBytes_AS_STRING(both), <size_t>PyBytes_GET_SIZE(both))
+        if names.failed:
+            free(names.p)
+            raise MemoryError
+        token_name(&self.plane, token, &names, <size_t>PyBytes_GET_SIZE(first))
 
     def close_connection(self, uint64_t token, reason: str = "closed_failed", detail: str = "") -> None:
         cdef bytes text = detail.encode("ascii", "backslashreplace") + bytes(1)
@@ -424,7 +527,7 @@ cdef class DataPlane:
             held = produce_held(self.plane.logs, &head, body)
         return held
 
-    cdef ProduceResult serve_produce(self, request, const int16_t* verdicts, Writer* answer):
+    cdef ProduceResult serve_produce(self, request, const int16_t* verdicts, Writer* answer, uint32_t* topic):
         """`produce_serve` of a request; counts what it appended. The caller frees the answer's bytes."""
         cdef bytes frame = request.frame
         cdef Sender sender
@@ -434,12 +537,13 @@ cdef class DataPlane:
         cdef ProduceResult result
         memset(answer, 0, sizeof(Writer))
         memset(&tally, 0, sizeof(ProduceTally))
+        topic[0] = 0
         sender.refusals = self.plane.refusals
         sender.connection = token_connection(request.token)
         if not _begin(frame, &head, &body):
             return PRODUCE_MALFORMED
         with nogil:
-            result = produce_serve(self.plane.logs, &sender, &head, body, answer, &tally, verdicts)
+            result = produce_serve(self.plane.logs, &sender, &head, body, answer, &tally, verdicts, topic)
         # With the GIL: the loop and the threads of flushing produces add.
         self.plane.produced.batches += tally.batches
         self.plane.produced.bytes += tally.bytes
@@ -448,9 +552,14 @@ cdef class DataPlane:
 
     def serve_flushing(self, request) -> bool:
         cdef Writer answer
-        cdef ProduceResult result = self.serve_produce(request, NULL, &answer)
+        cdef Service service
+        cdef ProduceResult result
+        memset(&service, 0, sizeof(Service))
+        service.begun_ns = monotonic_ns()
+        service.local_ns = INT64_MAX                  # all of it
+        result = self.serve_produce(request, NULL, &answer, &service.topic)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-            token_post(&self.plane, request.token, MAIL_ANSWER, &answer)
+            token_answer(&self.plane, request.token, &answer, &service)
             return True
         free(answer.p)
         if result == PRODUCE_HAND_OVER or result == PRODUCE_HELD:
@@ -464,6 +573,7 @@ cdef class DataPlane:
         cdef RequestHead head
         cdef Reader body
         cdef Writer answer
+        cdef uint32_t topic
         cdef int64_t partitions = -1
         cdef ProduceResult result
         if _begin(frame, &head, &body):
@@ -474,10 +584,10 @@ cdef class DataPlane:
             if not 0 <= place < partitions:
                 raise ValueError(f"the request has no partition {place}")
             verdicts[<size_t>place] = error
-        result = self.serve_produce(request, verdicts.data(), &answer)
+        result = self.serve_produce(request, verdicts.data(), &answer, &topic)
         try:
             if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-                return PyBytes_FromStringAndSize(<char*>answer.p, <Py_ssize_t>answer.n)
+                return PyBytes_FromStringAndSize(<char*>answer.p, <Py_ssize_t>answer.n), topic
             self.close_connection(request.token, *_why(result, frame))
             return None
         finally:
@@ -495,14 +605,20 @@ cdef class DataPlane:
         if result != 0:
             raise OSError(result, os.strerror(result))
 
-    def answer_produce(self, request, bytes answer not None) -> None:
+    def answer_produce(self, request, tuple answer not None, int64_t begun_ns=0, int64_t local_ns=0) -> None:
+        cdef bytes frame = answer[0]
         cdef Writer writer
+        cdef Service service
         memset(&writer, 0, sizeof(Writer))
-        write_raw(&writer, PyBytes_AS_STRING(answer), <size_t>PyBytes_GET_SIZE(answer))
+        memset(&service, 0, sizeof(Service))
+        service.begun_ns = begun_ns
+        service.local_ns = local_ns
+        service.topic = answer[1]
+        write_raw(&writer, PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
         if writer.failed:
             free(writer.p)
             raise MemoryError
-        token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
+        token_answer(&self.plane, request.token, &writer, &service)
 
     def counters(self) -> dict:
         cdef Counters total
@@ -526,7 +642,158 @@ cdef class DataPlane:
         counted["fetch_session_bytes"] = self.plane.sessions.bytes
         counted["fetch_session_evictions"] = self.plane.sessions.evictions
         counted["input_bytes"] = atomic_load64(&self.plane.input_bytes)
+        counted["slow_requests_lost"] = sum([
+            self.plane.reactors[i].times.slow_lost for i in range(self.plane.reactor_count)
+        ])
         return counted
+
+    cdef const RequestCounts* counts_of(self, int reactor, int key) noexcept:
+        """NULL: that network thread has served none."""
+        return <const RequestCounts*>atomic_load_pointer(<void**>&self.plane.reactors[reactor].times.counts[key])
+
+    def request_times(self) -> dict:
+        cdef const RequestCounts* counts
+        cdef const Histogram* one
+        cdef Histogram total
+        cdef int key, phase, i, bucket
+        cdef bint found
+        cdef dict times = {}
+        for key in range(API_KEYS):
+            for phase in range(PHASES):
+                memset(&total, 0, sizeof(Histogram))
+                found = False
+                for i in range(self.plane.reactor_count):
+                    counts = self.counts_of(i, key)
+                    if counts == NULL:
+                        continue
+                    found = True
+                    one = &counts.phases[phase]
+                    total.sum_ns += atomic_load64(&one.sum_ns)
+                    for bucket in range(BUCKETS + 1):
+                        total.counts[bucket] += atomic_load64(&one.counts[bucket])
+                if not found:
+                    break
+                counted = array("q", PyBytes_FromStringAndSize(<char*>total.counts, sizeof(total.counts)))
+                times[_api_name(key), PHASE_NAMES[phase]] = RequestTimes(counted, total.sum_ns)
+        return times
+
+    def requests_by_version(self) -> dict:
+        cdef const RequestCounts* counts
+        cdef int64_t n
+        cdef int key, version, i
+        cdef dict requests = {}
+        for key in range(API_KEYS):
+            for i in range(self.plane.reactor_count):
+                counts = self.counts_of(i, key)
+                for version in range(API_VERSIONS if counts != NULL else 0):
+                    n = atomic_load64(&counts.versions[version])
+                    if n:
+                        requests[key, version] = requests.get((key, version), 0) + n
+        return requests
+
+    def slow_counts(self) -> dict:
+        cdef const RequestCounts* counts
+        cdef int key, i
+        cdef dict slow = {}
+        for key in range(API_KEYS):
+            for i in range(self.plane.reactor_count):
+                counts = self.counts_of(i, key)
+                if counts != NULL:
+                    name = _api_name(key)
+                    slow[name] = slow.get(name, 0) + atomic_load64(&counts.slow)
+        return slow
+
+    def slow_requests(self) -> list:
+        cdef vector[SlowTiming] taken
+        cdef SlowTiming* one
+        cdef string topic
+        cdef int32_t i, j, n
+        cdef list slow = []
+        taken.resize(SLOW_KEPT)
+        for i in range(self.plane.reactor_count):
+            n = slow_take(&self.plane.reactors[i].times, taken.data())
+            for j in range(n):
+                one = &taken[<size_t>j]
+                topic.clear()
+                if one.topic:
+                    logset_topic_name(self.plane.logs, one.topic, topic)
+                slow.append(SlowRequest(
+                    _api_name(one.api_key), _client_id(&one.client), (<bytes>one.peer).decode("ascii"),
+                    (<bytes>topic).decode(), one.bytes, one.passed_ns[<int>PHASE_QUEUE],
+                    one.passed_ns[<int>PHASE_LOCAL], one.passed_ns[<int>PHASE_WAITING],
+                    one.passed_ns[<int>PHASE_SEND], one.ended_ms,
+                ))
+        return slow
+
+    def threads(self) -> list:
+        cdef int64_t now_ns = monotonic_ns(), busy_ns
+        cdef bint waiting = True
+        cdef int i, j
+        cdef list figures = []
+        for i in range(self.plane.reactor_count):
+            busy_ns = busy_ns_until(&self.plane.reactors[i].busy, now_ns, &waiting)
+            connections = {
+                name: self.plane.reactors[i].listening[j] for j, name in enumerate(self._listeners)
+            }
+            figures.append(ThreadFigures(
+                f"network-{i}", busy_ns, atomic_load64(&self.plane.reactors[i].busy.beats), waiting, connections
+            ))
+        for i, thread in enumerate(self._reader_threads + self._worker_threads):
+            busy_ns = busy_ns_until(&self._busy_times[i], now_ns, &waiting)
+            figures.append(ThreadFigures(
+                thread.name, busy_ns, atomic_load64(&self._busy_times[i].beats), waiting, {}
+            ))
+        return figures
+
+    cdef void copy_connections(self, size_t most, vector[ConnectionCopy]& copies):
+        """Those that are open; a few that come meanwhile have room."""
+        cdef size_t room = TAKE_MAX
+        cdef int i
+        for i in range(self.plane.reactor_count):
+            room += <size_t>max(atomic_load64(&self.plane.reactors[i].counters.connections), <int64_t>0)
+        copies.resize(min(room, most))
+        with nogil:
+            room = connections_copy(&self.plane, copies.data(), copies.size())
+        copies.resize(room)
+
+    def connections(self, size_t most=10_000) -> list:
+        cdef vector[ConnectionCopy] copies
+        cdef int64_t now_ms = monotonic_ns() // 1_000_000
+        cdef ConnectionCopy* one
+        cdef size_t i
+        cdef list figures = []
+        self.copy_connections(most, copies)
+        for i in range(copies.size()):
+            one = &copies[i]
+            figures.append(ConnectionFigures(
+                (<bytes>one.peer).decode("ascii"), self._listeners[one.listener], _client_id(&one.client),
+                (<char*>one.client.software_name)[:one.client.software_name_n].decode("ascii", "replace"),
+                (<char*>one.client.software_version)[:one.client.software_version_n].decode("ascii", "replace"),
+                max(now_ms - one.opened_ms, 0), max(now_ms - one.active_ms, 0), one.requests, one.bytes_in,
+                one.bytes_out,
+            ))
+        return figures
+
+    def software(self) -> dict:
+        cdef vector[ConnectionCopy] copies
+        cdef unordered_map[string, int64_t] found
+        cdef string both
+        cdef Client* client
+        cdef size_t i
+        cdef dict counted, software = {}
+        self.copy_connections(SIZE_MAX, copies)
+        with nogil:
+            for i in range(copies.size()):
+                client = &copies[i].client
+                both.assign(<char*>client.software_name, client.software_name_n)
+                both.push_back(0)
+                both.append(<char*>client.software_version, client.software_version_n)
+                found[both] += 1
+        counted = found
+        for names, connections in counted.items():
+            name, version = (<bytes>names).decode("ascii", "replace").split("\0")
+            software[name, version] = connections
+        return software
 
     def closures(self) -> list:
         cdef Closure taken[CLOSURES_KEPT]

@@ -20,6 +20,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.segment cimport BatchPlace
+from penstock.pyx.net.busytime cimport BusyTime
 from penstock.pyx.net.transport cimport Transport
 
 cdef enum:
@@ -75,6 +76,6 @@ cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil       # NULL: no mem
 # Takes a copy of what is asked. True: the hook will be called once; until then nobody else may send to the socket.
 # False: the queue is full or there is no descriptor; nothing was taken.
 cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil
-cdef void reader_loop(ReaderPool* pool) noexcept nogil            # the body of a thread; returns after reader_stop
+cdef void reader_loop(ReaderPool* pool, BusyTime* busy) noexcept nogil   # the body of a thread, until reader_stop
 cdef void reader_stop(ReaderPool* pool) noexcept nogil
 cdef void reader_free(ReaderPool* pool) noexcept nogil            # after its threads were joined

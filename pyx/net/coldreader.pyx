@@ -4,10 +4,12 @@ from libc.stdint cimport int64_t, uint8_t
 
 from penstock.pyx.linux.posix cimport (
     EAGAIN, EINTR, EINVAL, EIO, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POSIX_FADV_RANDOM,
-    block_signals, calloc, close, errno, fcntl, free, give_way, memset, off_t, open, posix_fadvise, posix_memalign,
-    pread, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
+    block_signals, calloc, close, errno, fcntl, free, give_way, memset, monotonic_ns, off_t, open, posix_fadvise,
+    posix_memalign, pread, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    pthread_cond_wait,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf,
 )
+from penstock.pyx.net.busytime cimport busy_begin, busy_end
 from penstock.pyx.net.transport cimport (
     transport_close, transport_is_open, transport_room, transport_send, transport_send_file, transport_share,
     transport_unsent, transport_wait,
@@ -252,7 +254,7 @@ cdef void _read_range(ReaderJob* job, int nowhere) noexcept nogil:
         close(own)
 
 
-cdef void reader_loop(ReaderPool* pool) noexcept nogil:
+cdef void reader_loop(ReaderPool* pool, BusyTime* busy) noexcept nogil:
     cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
     cdef ReaderQueue* queue = NULL
     cdef ReaderJob* job
@@ -264,6 +266,7 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
         job = _take(pool, &queue)
         if job == NULL:
             break
+        busy_begin(busy, monotonic_ns())
         if transport_is_open(&job.transport):
             _send_range(pool, queue, job, &direct)
         if job.direct:
@@ -273,6 +276,7 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
             _read_range(job, nowhere)
         pool.hook(job)
         _drop(job)
+        busy_end(busy, monotonic_ns())
     free(direct.buffer)
     if nowhere >= 0:
         close(nowhere)

@@ -1,12 +1,13 @@
 """One connection: opening and closing it, and its turns; see connection.pxd."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from penstock.pyx.linux.posix cimport (
-    EPOLL_CTL_ADD, atomic_load32, atomic_store32, calloc, close, free, memcpy, memset, pthread_mutex_lock,
-    pthread_mutex_unlock, realloc,
+    EPOLL_CTL_ADD, atomic_load32, atomic_load64, atomic_store32, calloc, close, free, memcpy, memset,
+    pthread_mutex_lock, pthread_mutex_unlock, realloc,
 )
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
+from penstock.pyx.net.client cimport client_copy, client_note_id, client_open, fence
 from penstock.pyx.net.closures cimport DETAIL_BYTES, Reason, closures_tell_size
 from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_HELD, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
@@ -23,6 +24,7 @@ from penstock.pyx.net.plane cimport (
 from penstock.pyx.net.requests cimport (
     Span, connection_sender, request_serve, requests_describe, requests_refuse, slots_full,
 )
+from penstock.pyx.net.requesttimes cimport timings_free, timings_settle, timings_unsent
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
@@ -30,15 +32,29 @@ from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
 from penstock.pyx.request.refusals cimport refusals_forget
 
+cdef enum:
+    COPY_TIMES = 3                    # that a connection is copied, while it is written
+
+
 cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil:
     if c.input != NULL and c.start == c.end:
         input_free(r, c)
     if c.output.n == 0:
         writer_free(&c.output)
+    if c.timings.first == c.timings.last:
+        timings_free(&c.timings)
     if c.pieces.n == 0:
         free(c.pieces.p)
         c.pieces.p = NULL
         c.pieces.capacity = 0
+
+
+cdef void connection_settle(Reactor* r, Connection* c) noexcept nogil:
+    if timings_unsent(&c.timings):
+        timings_settle(
+            &r.times, &c.timings, c.output_at + <int64_t>c.sent, c.pieces_at + c.pieces.first, r.clock_ns, &c.client,
+            c.peer,
+        )
 
 
 cdef Connection* _connection_place(Reactor* r) noexcept nogil:
@@ -77,6 +93,52 @@ cdef Connection* _connection_place(Reactor* r) noexcept nogil:
     return c
 
 
+cdef bint _copy(const Connection* c, ConnectionCopy* out) noexcept nogil:
+    """False: nobody is connected there, or it was another one by the end."""
+    cdef uint32_t generation = <uint32_t>atomic_load32(<int32_t*>&c.generation)
+    cdef bint whole
+    if atomic_load32(<int32_t*>&c.state) == CONNECTION_CLOSED:
+        return False
+    whole = client_copy(&c.client, &out.client)
+    memcpy(out.peer, c.peer, PEER_BYTES)
+    out.listener = c.listener
+    out.opened_ms = atomic_load64(&c.opened_ms)
+    out.active_ms = atomic_load64(&c.active_ms)
+    out.requests = atomic_load64(&c.requests)
+    out.bytes_in = atomic_load64(&c.brought)
+    out.bytes_out = atomic_load64(&c.took)
+    fence()
+    return (
+        whole
+        and <uint32_t>atomic_load32(<int32_t*>&c.generation) == generation
+        and atomic_load32(<int32_t*>&c.state) != CONNECTION_CLOSED
+    )
+
+
+cdef size_t connections_copy(Plane* plane, ConnectionCopy* out, size_t most) noexcept nogil:
+    cdef size_t n = 0
+    cdef Connection* c
+    cdef Reactor* r
+    cdef uint32_t place, places
+    cdef int32_t i, _again
+    for i in range(plane.reactor_count):
+        r = plane.reactors[i]
+        pthread_mutex_lock(&r.growing)
+        places = r.places_used
+        pthread_mutex_unlock(&r.growing)
+        for place in range(places):
+            if n == most:
+                return n
+            pthread_mutex_lock(&r.growing)
+            c = r.connections[place]
+            pthread_mutex_unlock(&r.growing)
+            for _again in range(COPY_TIMES):
+                if _copy(c, &out[n]):
+                    n += 1
+                    break
+    return n
+
+
 cdef Presence connection_presence(Plane* plane, uint64_t token) noexcept nogil:
     cdef uint32_t place = <uint32_t>(token >> 36) & PLACE_MASK
     cdef uint32_t generation = <uint32_t>(token >> 16) & GENERATION_MASK
@@ -105,7 +167,6 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
         close(fd)
         admission_leave(r.plane.admission, listener, peer)
         return
-    c.state = CONNECTION_OPEN
     transport_open(&c.transport, fd)
     c.incoming = INCOMING_NOTHING
     c.outgoing = OUTGOING_ROOM
@@ -115,7 +176,14 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.cost = COST_LITTLE
     c.produce_cpu_us = 0
     c.fetch_cpu_us = 0
-    c.turn_us = 0
+    c.turn_ns = 0
+    c.asked_ns = r.clock_ns
+    c.arrived_ns = r.clock_ns
+    c.opened_ms = r.now_ms
+    c.took = 0
+    c.requests = 0
+    c.output_at = 0
+    c.pieces_at = 0
     c.held_ms = 0
     c.listener = listener
     c.security = r.plane.admission.listeners[listener].security
@@ -129,7 +197,11 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.kept_up_bytes = 0
     c.brought = 0
     c.served_bytes = 0
+    client_open(&c.client)
     memcpy(c.peer, peer, PEER_BYTES)
+    # From here on others may copy it (connections_copy).
+    atomic_store32(<int32_t*>&c.state, <int32_t>CONNECTION_OPEN)
+    r.listening[listener] += 1
     r.counters.connections += 1
     r.counters.connections_accepted += 1
     if not output_watch(r, c, EPOLL_CTL_ADD, True):
@@ -142,6 +214,8 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t i
     if c.state == CONNECTION_CLOSED:
         return
+    connection_settle(r, c)
+    timings_free(&c.timings)
     refusals_forget(r.plane.refusals, connection_sender(r, c).connection)
     output_abandon(r, c)
     transport_close(&c.transport)
@@ -167,7 +241,8 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     input_free(r, c)
     c.head = 0
     c.tail = 0
-    c.generation = (c.generation + 1) & GENERATION_MASK
+    atomic_store32(<int32_t*>&c.generation, <int32_t>((c.generation + 1) & GENERATION_MASK))
+    r.listening[c.listener] -= 1
     r.free_places[r.free_count] = c.place
     r.free_count += 1
     r.counters.connections -= 1
@@ -205,6 +280,9 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
             taken = input_take(r, c, &got)
             if taken == TAKEN_ERROR:
                 return False
+            # All frames that came before have been served. Bytes that came in this turn came after it was asked for.
+            c.arrived_ns = c.asked_ns
+            c.asked_ns = r.clock_ns
             if taken == TAKEN_STALLED:
                 input_stall(r, c, STALL_INPUT)
             bytes_taken += got
@@ -212,6 +290,7 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
         if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES or (frames and turn_is_over(r)):
             connection_ready(r, c)
             return True
+        client_note_id(&c.client, c.input + c.start + SIZE_BYTES, size)
         served = request_serve(r, c, size, TURN_FRAMES - frames, &span)
         if served == SERVE_STALLED:
             input_stall(r, c, STALL_QUEUE)
@@ -224,6 +303,7 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
             requests_refuse(r, c, span.why, detail)
         frames += span.frames
         r.counters.requests += span.frames
+        c.requests += span.frames
         c.active_ms = r.now_ms
         c.frame_ms = 0
         c.start += span.bytes

@@ -30,6 +30,14 @@ cdef enum MailKind:
     MAIL_RESUME = 4                   # `answer` holds a diverted request: serve it into its slot after all
     MAIL_RESUME_LOSE = 5              # the same, but its answer is lost and the connection ends
     MAIL_WORKED = 6                   # a worker is done with `work`, which the mail's reader has to free
+    MAIL_NAMES = 7                    # `answer` holds the names of the client's software
+
+# How the control plane has served a request.
+cdef struct Service:
+    int64_t begun_ns                  # 0: it doesn't say; all since the request came was work
+    int64_t local_ns                  # of its work since then
+    int64_t done_ns
+    uint32_t topic                    # of requesttimes.pxd's Timing
 
 cdef struct Mail:
     MailKind kind
@@ -46,6 +54,8 @@ cdef struct Mail:
     bint unreadable                   # of coldreader.pxd
     Work* work
     Writer answer                     # with its size in front
+    Service service                   # of MAIL_ANSWER
+    size_t name_bytes                 # of MAIL_NAMES: the version is behind them
     char peer[PEER_BYTES]
     Mail* next
 
@@ -85,6 +95,10 @@ cdef void wake_others(Mailbox* box) noexcept nogil
 cdef void mail_post(Mailbox* box, Mail* mail) noexcept nogil      # takes the mail
 # Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.
 cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil
+# The same for MAIL_ANSWER; the service is done now.
+cdef bint token_answer(const void* plane, uint64_t token, Writer* answer, const Service* service) noexcept nogil
+# And for MAIL_NAMES.
+cdef bint token_name(const void* plane, uint64_t token, Writer* names, size_t name_bytes) noexcept nogil
 
 # The same for MAIL_CLOSE; takes `detail`, too.
 cdef bint token_close(const void* plane, uint64_t token, Reason why, Writer* detail) noexcept nogil

@@ -4,10 +4,11 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from penstock.pyx.linux.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, atomic_load32, atomic_store32, atomic_swap32, calloc, close, eventfd, eventfd_write,
-    free, lowest_bit, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_self, realloc,
+    free, lowest_bit, malloc, memset, monotonic_ns, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_self, realloc,
 )
 from penstock.pyx.log.partition cimport Partition, partition_release, partition_retain
-from penstock.pyx.net.closures cimport CLOSED_FAILED, Reason
+from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.workers cimport Work, work_free
 from penstock.pyx.record.frame cimport Writer, writer_free
@@ -158,18 +159,18 @@ cdef void on_worked(Work* work) noexcept nogil:
     mail_post(<Mailbox*>work.owner, mail)
 
 
-cdef bint _token_post(const void* plane, uint64_t token, MailKind kind, Reason why, Writer* answer) noexcept nogil:
+cdef bint _token_post(const void* plane, uint64_t token, const Mail* sketch, Writer* answer) noexcept nogil:
+    """`sketch` has what the token doesn't say."""
     cdef Mailbox* box = _mailboxes[token >> 58]
     cdef Mail* mail
     if box == NULL or box.plane != plane:
         writer_free(answer)
         return False
-    mail = <Mail*>calloc(1, sizeof(Mail))
+    mail = <Mail*>malloc(sizeof(Mail))
     if mail == NULL:
         writer_free(answer)
         return False
-    mail.kind = kind
-    mail.reason = why
+    mail[0] = sketch[0]
     mail.place = <uint32_t>(token >> 36) & PLACE_MASK
     mail.generation = <uint32_t>(token >> 16) & GENERATION_MASK
     mail.request = <uint32_t>token & REQUEST_MASK
@@ -180,8 +181,32 @@ cdef bint _token_post(const void* plane, uint64_t token, MailKind kind, Reason w
 
 
 cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil:
-    return _token_post(plane, token, kind, CLOSED_FAILED, answer)
+    cdef Mail sketch
+    memset(&sketch, 0, sizeof(Mail))
+    sketch.kind = kind
+    return _token_post(plane, token, &sketch, answer)
+
+
+cdef bint token_answer(const void* plane, uint64_t token, Writer* answer, const Service* service) noexcept nogil:
+    cdef Mail sketch
+    memset(&sketch, 0, sizeof(Mail))
+    sketch.kind = MAIL_ANSWER
+    sketch.service = service[0]
+    sketch.service.done_ns = monotonic_ns()
+    return _token_post(plane, token, &sketch, answer)
+
+
+cdef bint token_name(const void* plane, uint64_t token, Writer* names, size_t name_bytes) noexcept nogil:
+    cdef Mail sketch
+    memset(&sketch, 0, sizeof(Mail))
+    sketch.kind = MAIL_NAMES
+    sketch.name_bytes = name_bytes
+    return _token_post(plane, token, &sketch, names)
 
 
 cdef bint token_close(const void* plane, uint64_t token, Reason why, Writer* detail) noexcept nogil:
-    return _token_post(plane, token, MAIL_CLOSE, why, detail)
+    cdef Mail sketch
+    memset(&sketch, 0, sizeof(Mail))
+    sketch.kind = MAIL_CLOSE
+    sketch.reason = why
+    return _token_post(plane, token, &sketch, detail)

@@ -17,15 +17,18 @@ from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
     SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, STALL_HELD, TURN_BYTES,
     Connection, Reactor, Slot, connection_fault, connection_finish, connection_is_ready, connection_ready, output_full,
-    slot_at, turn_is_over,
+    reactor_clock, slot_at, turn_is_over,
 )
 from penstock.pyx.net.requests cimport give_to_worker
+from penstock.pyx.net.requesttimes cimport (
+    PHASE_LOCAL, PHASE_QUEUE, PHASE_WAITING, Timing, timing_at, timing_pass, timings_answered,
+)
 from penstock.pyx.net.transport cimport (
     transport_hang_up, transport_none, transport_send, transport_send_file, transport_unwatch, transport_watch,
 )
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
-from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
+from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_first_topic, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release
 from penstock.pyx.request.fetchread cimport (
     FETCH_AGAIN, FETCH_COLD, FETCH_CONVERT, FETCH_FAILED, FETCH_HELD, FETCH_WAIT, FetchState, fetch_try,
@@ -107,6 +110,7 @@ cdef void _piece_went(Connection* c, FilePiece* piece, int64_t n) noexcept nogil
 cdef void _went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
     if n > 0:
         r.counters.bytes_out += n
+        c.took += n
         c.active_ms = r.now_ms
         c.took_ms = r.now_ms
 
@@ -148,6 +152,8 @@ cdef ssize_t _send_file(Connection* c, FilePiece* piece, int64_t n) noexcept nog
 
 
 cdef void _output_reset(Connection* c) noexcept nogil:
+    c.output_at += <int64_t>c.output.n
+    c.pieces_at += c.pieces.n
     c.sent = 0
     c.output.n = 0
     c.pieces.n = 0
@@ -165,6 +171,7 @@ cdef void _output_compact(Connection* c) noexcept nogil:
     for i in range(c.pieces.first, c.pieces.n):
         c.pieces.p[i].at -= c.sent
     c.output.n -= c.sent
+    c.output_at += <int64_t>c.sent
     c.sent = 0
 
 
@@ -239,13 +246,25 @@ cdef Step _wait_longer(Reactor* r, FetchJob* job) noexcept nogil:
 
 
 cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
+    """Tries it. The time since it was last looked at was of the phase that its timing says."""
+    cdef Timing* one = timing_at(&c.timings, 0)
+    cdef FetchJob* job = slot.fetch
+    cdef Step step
+    if not job.due:
+        return STEP_WAIT
+    timing_pass(one, one.phase, r.clock_ns)
+    one.phase = PHASE_LOCAL
+    step = _try_fetch(r, c, slot, one)
+    timing_pass(one, PHASE_LOCAL, reactor_clock(r))
+    return step
+
+
+cdef Step _try_fetch(Reactor* r, Connection* c, Slot* slot, Timing* one) noexcept nogil:
     cdef FetchJob* job = slot.fetch
     cdef bint must_answer = r.now_ms >= job.deadline_ms or r.draining
     cdef FetchState state
     cdef int64_t n
     cdef bint made
-    if not job.due:
-        return STEP_WAIT
     if not job.begun:
         fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
     job.due = False
@@ -261,9 +280,12 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
         return STEP_WAIT
     if state == FETCH_HELD:
         job.due = True
+        one.phase = PHASE_QUEUE
         input_stall(r, c, STALL_HELD)
         return STEP_WAIT
+    one.topic = fetch_first_topic(job)
     if state == FETCH_WAIT:
+        one.phase = PHASE_WAITING
         return _wait_longer(r, job)
     if state == FETCH_FAILED:
         return STEP_CLOSE
@@ -312,6 +334,8 @@ cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
                 return False
             if step == STEP_WAIT:
                 break
+            if c.state != CONNECTION_CLOSING:
+                timings_answered(&c.timings, c.output_at + <int64_t>c.output.n, c.pieces_at + c.pieces.n)
             c.head += 1
             progress = True
             if c.head != c.tail and turn_is_over(r):

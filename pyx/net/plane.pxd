@@ -17,14 +17,17 @@ over.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from penstock.pyx.linux.posix cimport monotonic_us, pthread_mutex_t
+from penstock.pyx.linux.posix cimport monotonic_ns, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
+from penstock.pyx.net.busytime cimport BusyTime
+from penstock.pyx.net.client cimport Client
 from penstock.pyx.net.closures cimport CLOSED_FAULT, Closures, Reason, closures_note
 from penstock.pyx.net.coldreader cimport ReaderPool
 from penstock.pyx.net.control cimport ControlQueue, ControlRequest
 from penstock.pyx.net.counters cimport Counters, counters_closed
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
+from penstock.pyx.net.requesttimes cimport UNSENT_MAX, RequestTimes, Timings
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.net.workers cimport Work, WorkerPool
@@ -52,9 +55,9 @@ cdef enum:
     OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
     TURN_FRAMES = 64                  # what one connection may do before the others have their turn
     TURN_BYTES = 4194304
-    TURN_US = 2000                    # the same in time, looked at between requests: a thousand small ones
-    COSTLY_TURN_US = 500              # a connection whose turn took longer waits for those whose turns are short
-    PASS_US = 5000                    # what one pass over the connections may take before events are looked at again
+    TURN_NS = 2_000_000               # the same in time, looked at between requests: a thousand small ones
+    COSTLY_TURN_NS = 500_000          # a connection whose turn took longer waits for those whose turns are short
+    PASS_NS = 5_000_000               # what one pass over the connections may take before events are looked at again
     SENDFILE_CHUNK_BYTES = 1048576
     EVENTS_MAX = 256
     ACCEPTS_MAX = 64
@@ -148,12 +151,17 @@ cdef struct Connection:
     ProduceCost cost
     int64_t produce_cpu_us            # what its last job of that kind took a worker
     int64_t fetch_cpu_us
-    int64_t turn_us                   # what its last turn took
+    int64_t turn_ns                   # what its last turn took
+    int64_t asked_ns                  # when it asked for the turn that it has, or will have
+    int64_t arrived_ns                # when it asked for the one in which the frames came that its input has
     Connection* ready_next            # of the list of those that have a turn; the last one is its own. NULL: not on it
+    int64_t opened_ms
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
     int64_t frame_ms                  # since when a frame is here in part, while more of it would be read; 0: none is
     int64_t took_ms                   # when the peer last took bytes, or had nothing to take
     int64_t brought                   # bytes received, ever
+    int64_t took                      # bytes sent, ever
+    int64_t requests                  # whole ones, ever
     int64_t served_bytes              # of them, those of whole requests
     int64_t kept_up_ms                # when it was last seen to bring enough for the memory that it holds,
     int64_t kept_up_bytes             # and `brought` then
@@ -164,10 +172,14 @@ cdef struct Connection:
     int32_t largest                   # frame since the buffer was got
     Writer output
     size_t sent                       # of output
+    int64_t output_at                 # bytes that were in the output before those that are
     Pieces pieces
+    int64_t pieces_at                 # pieces before them
+    Timings timings                   # of requests whose answers are on their way
     Slot ring[SLOTS]
     uint32_t head                     # running numbers; slot = number % SLOTS
     uint32_t tail
+    Client client
     char peer[PEER_BYTES]
 
 cdef struct Plane
@@ -188,6 +200,7 @@ cdef struct Reactor:
     bint descriptors_short            # when it last accepted
     int64_t drain_until_ms
     int64_t now_ms
+    int64_t clock_ns                  # when it last read the clock
     int64_t swept_ms
     int listeners[LISTENERS_MAX]
     int32_t listener_count
@@ -200,7 +213,7 @@ cdef struct Reactor:
     uint32_t free_count
     ReadyList ready                   # whose turns are short
     ReadyList costly                  # whose last one wasn't: served in what time a pass has left, but one at least
-    int64_t turn_ends_us              # the connection's that has its turn
+    int64_t turn_ends_ns              # the connection's that has its turn
     Connection* over_budget           # the one connection that may go beyond the broker's input memory
     int32_t stalled_count
     Waits* waits                      # fetches that wait
@@ -208,6 +221,9 @@ cdef struct Reactor:
     ProduceGroup* produces            # those that are served right now
     ProduceTally produced
     Counters counters
+    int32_t listening[LISTENERS_MAX]  # connections now, by listener
+    RequestTimes times
+    BusyTime busy
 
 cdef struct Plane:
     ProduceTally produced             # by the control plane, for requests that were handed over
@@ -225,6 +241,7 @@ cdef struct Plane:
     int64_t input_bytes_max
     int64_t input_bytes               # atomic: held by connections beyond INPUT_FREE_BYTES each
     int32_t starved                   # atomic: reactors where somebody waits for more of them
+    int64_t slow_ns                   # a request that takes longer, waiting aside, is noted; 0: none is
     int64_t input_patience_ms         # for one that brings too little for the memory that it holds, while that is short
     Closures closed
     ControlQueue queue
@@ -277,9 +294,10 @@ cdef inline bint connection_is_ready(const Connection* c) noexcept nogil:
 
 # Asks for a turn.
 cdef inline void connection_ready(Reactor* r, Connection* c) noexcept nogil:
-    cdef ReadyList* ready = &r.costly if c.turn_us > COSTLY_TURN_US else &r.ready
+    cdef ReadyList* ready = &r.costly if c.turn_ns > COSTLY_TURN_NS else &r.ready
     if connection_is_ready(c):
         return
+    c.asked_ns = r.clock_ns
     c.ready_next = c
     if ready.last == NULL:
         ready.first = c
@@ -288,9 +306,15 @@ cdef inline void connection_ready(Reactor* r, Connection* c) noexcept nogil:
     ready.last = c
 
 
-cdef inline bint turn_is_over(const Reactor* r) noexcept nogil:
+cdef inline int64_t reactor_clock(Reactor* r) noexcept nogil:
+    """Reads the clock."""
+    r.clock_ns = monotonic_ns()
+    return r.clock_ns
+
+
+cdef inline bint turn_is_over(Reactor* r) noexcept nogil:
     """Whether the connection that has its turn has used its time."""
-    return monotonic_us() >= r.turn_ends_us
+    return reactor_clock(r) >= r.turn_ends_ns
 
 
 # Bytes of answers that wait for the peer, without pieces.
@@ -299,4 +323,8 @@ cdef inline int64_t output_left(const Connection* c) noexcept nogil:
 
 
 cdef inline bint output_full(const Connection* c) noexcept nogil:
-    return output_left(c) > OUTPUT_BYTES_MAX or c.pieces.first < c.pieces.n
+    return (
+        output_left(c) > OUTPUT_BYTES_MAX
+        or c.pieces.first < c.pieces.n
+        or c.timings.answered - c.timings.first >= UNSENT_MAX
+    )

@@ -12,6 +12,7 @@ from penstock.pyx.net.closures cimport closures_open
 from penstock.pyx.net.control cimport ControlRequest, queue_clear, queue_open, queue_take
 from penstock.pyx.net.counters cimport Counters
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, mailbox_clear, mailbox_open, mailbox_wake, on_partition_moved
+from penstock.pyx.net.requesttimes cimport times_clear
 from penstock.pyx.net.waiting cimport waits_new
 from penstock.pyx.request.produce cimport produce_group_new
 
@@ -85,6 +86,10 @@ cdef bint _reactor_prepare(Reactor* r) noexcept nogil:
     r.next_reactor = 0
     memset(&r.counters, 0, sizeof(Counters))
     memset(&r.produced, 0, sizeof(r.produced))
+    memset(r.listening, 0, sizeof(r.listening))
+    memset(&r.busy, 0, sizeof(r.busy))
+    times_clear(&r.times)
+    r.times.slow_ns = r.plane.slow_ns
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
     if r.epoll < 0:
         return False

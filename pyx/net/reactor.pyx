@@ -8,31 +8,38 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.linux.posix cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64, atomic_swap32,
-    block_signals, close, epoll_event, epoll_wait, free, memset, monotonic_us, set_time_slice,
+    block_signals, close, epoll_event, epoll_wait, free, memset, set_time_slice,
 )
 from penstock.pyx.log.files cimport later_ms
 from penstock.pyx.log.partition cimport partition_release
 from penstock.pyx.net.acceptor cimport accept_all
+from penstock.pyx.net.busytime cimport busy_beat, busy_begin, busy_end
+from penstock.pyx.net.client cimport client_note_software
 from penstock.pyx.net.closures cimport (
     CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
-from penstock.pyx.net.connection cimport connection_close, connection_free_buffers, connection_open, connection_run
+from penstock.pyx.net.connection cimport (
+    connection_close, connection_free_buffers, connection_open, connection_run, connection_settle,
+)
 from penstock.pyx.net.counters cimport counters_closed
 from penstock.pyx.net.input cimport (
     input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch,
 )
 from penstock.pyx.net.mailbox cimport (
-    MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, MAIL_WORKED, REQUEST_MASK, Mail, Moved,
-    mail_take, mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
+    MAIL_CLOSE, MAIL_NAMES, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, MAIL_WORKED, REQUEST_MASK, Mail,
+    Moved, Service, mail_take, mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
 )
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INCOMING_LAST,
-    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_US, SLOT_CONTROL, SLOT_DONE,
-    STALL_NONE, SWEEP_MS_MAX, TURN_US, Connection, Reactor, ReadyList, Slot, connection_is_ready, connection_ready,
-    connection_refuse, output_left, slot_at,
+    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_NS, SLOT_CONTROL, SLOT_DONE,
+    STALL_NONE, SWEEP_MS_MAX, TURN_NS, Connection, Reactor, ReadyList, Slot, connection_is_ready, connection_ready,
+    connection_refuse, output_full, output_left, reactor_clock, slot_at,
 )
 from penstock.pyx.net.requests cimport requests_resume, requests_worked
+from penstock.pyx.net.requesttimes cimport (
+    PHASE_LOCAL, PHASE_QUEUE, PHASE_WAITING, Timing, timing_at, timing_pass, timing_until, timings_unsent,
+)
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
@@ -49,8 +56,8 @@ cdef enum:
     TIME_SLICE_NS = 1000000
 
 
-cdef int64_t _now_ms() noexcept nogil:
-    return monotonic_us() // 1000
+cdef inline void _read_clock(Reactor* r) noexcept nogil:
+    r.now_ms = reactor_clock(r) // 1_000_000
 
 
 cdef Connection* _connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
@@ -84,6 +91,19 @@ cdef void _on_event(Reactor* r, const epoll_event* event) noexcept nogil:
     connection_ready(r, c)
 
 
+cdef void _time_answer(Timing* one, const Service* service) noexcept nogil:
+    """Of a request that the control plane has served."""
+    cdef int64_t local_ns
+    if service.begun_ns != 0:
+        timing_pass(one, PHASE_QUEUE, service.begun_ns)
+        local_ns = min(service.local_ns, max(service.done_ns - timing_until(one), <int64_t>0))
+        one.passed_ns[<int>PHASE_LOCAL] += local_ns
+        timing_pass(one, PHASE_WAITING, service.done_ns)
+    else:
+        timing_pass(one, PHASE_LOCAL, service.done_ns)
+    one.topic = service.topic
+
+
 cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     """Puts the control plane's answer into its slot; one that comes twice, or too late, is dropped."""
     cdef uint32_t number = c.head + ((mail.request - c.head) & REQUEST_MASK)
@@ -94,6 +114,9 @@ cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     slot = slot_at(c, number)
     if slot.state != SLOT_CONTROL:
         r.counters.answers_late += 1
+        return
+    if mail.kind == MAIL_NAMES:
+        client_note_software(&c.client, mail.answer.p, mail.name_bytes, mail.answer.n - mail.name_bytes)
         return
     if mail.kind == MAIL_RESUME or mail.kind == MAIL_RESUME_LOSE:
         requests_resume(r, c, number, mail.answer.p, <int32_t>mail.answer.n, mail.kind == MAIL_RESUME_LOSE)
@@ -106,6 +129,7 @@ cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
         slot.state = SLOT_DONE
         slot.answer = mail.answer
         memset(&mail.answer, 0, sizeof(Writer))
+        _time_answer(timing_at(&c.timings, number - c.head), &mail.service)
     connection_ready(r, c)
 
 
@@ -296,7 +320,7 @@ cdef int64_t _sweep_every_ms(Reactor* r) noexcept nogil:
 
 
 cdef int _timeout_ms(Reactor* r) noexcept nogil:
-    """Until the next thing that has a time."""
+    """Until the next thing that has a time; more than 0 if the clock was read."""
     cdef int64_t until = r.swept_ms + _sweep_every_ms(r)
     if r.ready.first != NULL or r.costly.first != NULL or atomic_load32(&r.mailbox.wake):
         return 0
@@ -306,23 +330,27 @@ cdef int _timeout_ms(Reactor* r) noexcept nogil:
         until = min(until, r.accept_ms)
     if r.draining:
         until = min(until, r.now_ms + DRAIN_CHECK_MS)
-    return <int>max(until - _now_ms(), <int64_t>0)
+    return <int>max(until - reactor_clock(r) // 1_000_000, <int64_t>0)
 
 
-cdef int64_t _run_first(Reactor* r, ReadyList* due, int64_t now_us) noexcept nogil:
-    """A turn for the first of a list. The time then."""
+cdef void _run_first(Reactor* r, ReadyList* due) noexcept nogil:
+    """A turn for the first of a list. The clock was read just before, and is after it."""
     cdef Connection* c = due.first
-    cdef int64_t after_us
+    cdef int64_t begun_ns = r.clock_ns
+    cdef bint full
     due.first = c.ready_next if c.ready_next != c else NULL
     if due.first == NULL:
         due.last = NULL
     c.ready_next = NULL
-    r.turn_ends_us = now_us + TURN_US
+    r.turn_ends_ns = begun_ns + TURN_NS
     connection_run(r, c)
     wake_others(&r.mailbox)
-    after_us = monotonic_us()
-    c.turn_us = after_us - now_us
-    return after_us
+    c.turn_ns = reactor_clock(r) - begun_ns
+    if c.state != CONNECTION_CLOSED and timings_unsent(&c.timings):
+        full = output_full(c)
+        connection_settle(r, c)
+        if full and not output_full(c):               # what it couldn't do for that it has been told already
+            connection_ready(r, c)
 
 
 cdef void _put_before(ReadyList* due, ReadyList* asked) noexcept nogil:
@@ -338,18 +366,20 @@ cdef void _run_ready(Reactor* r) noexcept nogil:
     """One turn for each connection that is ready now, as far as the pass's time goes; those that ask again come after
     the next epoll_wait. Connections whose turns are short go first.
     """
-    cdef int64_t now_us = monotonic_us()
-    cdef int64_t until_us = now_us + PASS_US
+    cdef int64_t until_ns
     cdef ReadyList due = r.ready
     cdef ReadyList costly = r.costly
     memset(&r.ready, 0, sizeof(ReadyList))
     memset(&r.costly, 0, sizeof(ReadyList))
-    while due.first != NULL and now_us < until_us:
-        now_us = _run_first(r, &due, now_us)
+    if due.first == NULL and costly.first == NULL:
+        return
+    until_ns = reactor_clock(r) + PASS_NS
+    while due.first != NULL and r.clock_ns < until_ns:
+        _run_first(r, &due)
     if costly.first != NULL:
-        now_us = _run_first(r, &costly, now_us)
-    while costly.first != NULL and now_us < until_us:
-        now_us = _run_first(r, &costly, now_us)
+        _run_first(r, &costly)
+    while costly.first != NULL and r.clock_ns < until_ns:
+        _run_first(r, &costly)
     # Those that had no turn are before those that have asked since.
     _put_before(&due, &r.ready)
     _put_before(&costly, &r.costly)
@@ -382,15 +412,23 @@ cdef void _close_all(Reactor* r) noexcept nogil:
 
 cdef void reactor_loop(Reactor* r) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
-    cdef int n, i
+    cdef int n, i, timeout_ms
     block_signals()
     set_time_slice(TIME_SLICE_NS)
     mailbox_enter(&r.mailbox)
-    r.now_ms = _now_ms()
+    _read_clock(r)
     r.swept_ms = r.now_ms
+    busy_begin(&r.busy, r.clock_ns)
     while True:
-        n = epoll_wait(r.epoll, events, EVENTS_MAX, _timeout_ms(r))
-        r.now_ms = _now_ms()
+        timeout_ms = _timeout_ms(r)
+        if timeout_ms > 0:
+            busy_end(&r.busy, r.clock_ns)
+        n = epoll_wait(r.epoll, events, EVENTS_MAX, timeout_ms)
+        _read_clock(r)
+        if timeout_ms > 0:
+            busy_begin(&r.busy, r.clock_ns)
+        else:
+            busy_beat(&r.busy)
         for i in range(n):
             _on_event(r, &events[i])
         _on_wake(r)
@@ -407,4 +445,5 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
             break
     _close_all(r)
     wake_others(&r.mailbox)
+    busy_end(&r.busy, reactor_clock(r))
     mailbox_leave(&r.mailbox)

@@ -11,7 +11,11 @@ from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_HELD, SERVE_STA
 from penstock.pyx.net.mailbox cimport token_connection, token_pack, work_address
 from penstock.pyx.net.plane cimport (
     COST_LITTLE, COST_MUCH, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WORKING,
-    Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, slot_at,
+    Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, reactor_clock, slot_at,
+)
+from penstock.pyx.net.requesttimes cimport (
+    PHASE_LOCAL, PHASE_QUEUE, Timing, timing_at, timing_pass, timing_settle, timings_answered, timings_push,
+    timings_unpush,
 )
 from penstock.pyx.net.workers cimport HEAVY_US, Work, work_free, work_new, workers_submit
 from penstock.pyx.record.endian cimport get_i16
@@ -19,12 +23,12 @@ from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
 from penstock.pyx.request.fetch cimport (
-    FETCH_MALFORMED, FETCH_PARSED, FetchJob, FetchParse, fetch_held_bytes, fetch_parse,
+    FETCH_MALFORMED, FETCH_PARSED, FetchJob, FetchParse, fetch_free, fetch_held_bytes, fetch_parse,
 )
 from penstock.pyx.request.produce cimport (
     IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
-    PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append, produce_clear,
-    produce_group_open, produce_held, produce_serve, produce_take,
+    PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
+    produce_clear, produce_first_topic, produce_group_open, produce_held, produce_serve, produce_take,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.refusals cimport Sender
@@ -51,8 +55,13 @@ cdef bint slots_full(Connection* c) noexcept nogil:
     return held > SLOTS_BYTES_MAX
 
 
+cdef inline bint _time_request(Connection* c, const uint8_t* frame, int32_t n) noexcept nogil:
+    """For each request that has a slot or an answer, before it gets them. False: no memory."""
+    return timings_push(&c.timings, frame, n, c.arrived_ns) != NULL
+
+
 cdef Slot* _slot_push(Connection* c, SlotState state) noexcept nogil:
-    """The caller has seen that the ring has room."""
+    """The caller has seen that the ring has room, and has called _time_request unless it is a SLOT_CLOSE."""
     cdef Slot* slot = slot_at(c, c.tail)
     memset(slot, 0, sizeof(Slot))
     slot.state = state
@@ -97,9 +106,14 @@ cdef Served _hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t 
     """A request for the control plane. A produce is served there: those of its connection that come behind it follow
     it, so that they stay in order.
     """
-    cdef Served result = _queue_request(r, c, c.tail, frame, n, produce)
+    cdef Served result
     cdef Slot* slot
-    if result == SERVED:
+    if not _time_request(c, frame, n):
+        return SERVE_CLOSE
+    result = _queue_request(r, c, c.tail, frame, n, produce)
+    if result != SERVED:
+        timings_unpush(&c.timings)
+    else:
         slot = _slot_push(c, SLOT_CONTROL)
         slot.request_bytes = n
         slot.handed_over = produce
@@ -116,9 +130,14 @@ cdef Served give_to_worker(
     cdef Slot* slot
     if work == NULL:
         return SERVE_CLOSE
+    if fetch == NULL and not _time_request(c, frame, n):
+        work_free(work)
+        return SERVE_CLOSE
     work.sender = connection_sender(r, c)
     work.heavy = (c.produce_cpu_us if fetch == NULL else c.fetch_cpu_us) > HEAVY_US
     if not work_address(work, &r.mailbox, c.place, c.generation, number) or not workers_submit(r.plane.workers, work):
+        if fetch == NULL:
+            timings_unpush(&c.timings)
         work.fetch = NULL
         work_free(work)
         return SERVE_STALLED
@@ -152,7 +171,10 @@ cdef bint _read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader
 
 
 cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexcept nogil:
-    """Produces that are here already join the group. One that can't, for whatever reason, is left for its own turn."""
+    """Produces of the same version that are here already join the group. One that can't, for whatever reason, is left
+    for its own turn.
+    """
+    cdef int16_t version = get_i16(c.input + c.start + SIZE_BYTES + API_VERSION_AT)
     cdef const uint8_t* frame
     cdef size_t at
     cdef int32_t n
@@ -166,6 +188,8 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
         frame = c.input + at + SIZE_BYTES
         if not _is_served_here(r, frame, PRODUCE_KEY) or not _read_start(frame, n, &head, &body):
             return
+        if head.api_version != version:
+            return
         if produce_flushes(r.plane.logs, &head, body, NULL):
             return
         if produce_take(r.produces, r.plane.logs, &sender, &head, body, NULL) != PRODUCE_TAKEN:
@@ -175,23 +199,46 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
         served.largest = max(served.largest, n)
 
 
-cdef Served _answer_produces(Reactor* r, Connection* c, bint straight, Span* served) noexcept nogil:
-    """Into the output, or into a slot where something before it waits."""
+cdef Served _answer_produces(
+    Reactor* r, Connection* c, const uint8_t* frame, bint straight, Span* served
+) noexcept nogil:
+    """Into the output, or into a slot where something before it waits: there it is one produce. `frame`: the first."""
+    cdef int64_t begun_ns = r.clock_ns
+    cdef uint32_t topic = produce_first_topic(r.produces)
+    cdef Timing timing
     cdef Writer waiting
     cdef Writer* out = &c.output if straight else &waiting
-    cdef ProduceResult result
-    cdef int32_t i
+    cdef ProduceResult result = PRODUCE_NO_MEMORY
+    cdef Served outcome = SERVED
+    cdef Timing* one
+    cdef int32_t answered = 0
+    if not _time_request(c, frame, <int32_t>served.bytes - SIZE_BYTES):
+        served.why = CLOSED_FAULT
+        return SERVE_CLOSE
     memset(&waiting, 0, sizeof(Writer))
-    for i in range(served.frames):
-        result = produce_answer(r.produces, <size_t>i, out, &r.produced)
-        if result != PRODUCE_ANSWERED and not straight:
-            writer_free(&waiting)
-        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+    while answered < served.frames and outcome == SERVED:
+        result = produce_answer(r.produces, <size_t>answered, out, &r.produced)
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            answered += 1
+        else:
             served.why = produce_reason(result)
-            return SERVE_CLOSE
-        if result == PRODUCE_ANSWERED and not straight:
-            _slot_push(c, SLOT_DONE).answer = waiting
-    return SERVED
+            outcome = SERVE_CLOSE
+    one = timing_at(&c.timings, c.tail - c.head)
+    one.topic = topic
+    one.count = answered
+    timing_pass(one, PHASE_QUEUE, begun_ns)
+    timing_pass(one, PHASE_LOCAL, reactor_clock(r))
+    if straight:
+        timings_answered(&c.timings, c.output_at + <int64_t>c.output.n, c.pieces_at + c.pieces.n)
+    elif result == PRODUCE_ANSWERED:
+        _slot_push(c, SLOT_DONE).answer = waiting
+    else:
+        writer_free(&waiting)
+        timing = one[0]
+        timings_unpush(&c.timings)
+        if result == PRODUCE_SILENT:
+            timing_settle(&r.times, &timing, r.clock_ns, &c.client, c.peer)
+    return outcome
 
 
 cdef void _note_held(Reactor* r, Connection* c) noexcept nogil:
@@ -240,7 +287,7 @@ cdef Served _serve_produce(
         served.why = produce_reason(taken)
         return SERVE_CLOSE
     produce_append(r.produces, NULL)
-    result = _answer_produces(r, c, straight, served)
+    result = _answer_produces(r, c, frame, straight, served)
     produce_clear(r.produces)
     return result
 
@@ -263,11 +310,15 @@ cdef FetchJob* _begin_fetch(
 
 
 cdef Served _serve_fetch(
-    Reactor* r, Connection* c, const RequestHead* head, Reader body, Span* served
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, Span* served
 ) noexcept nogil:
     cdef FetchJob* job = _begin_fetch(r, c, head, body, &served.why)
     cdef Slot* slot
     if job == NULL:
+        return SERVE_CLOSE
+    if not _time_request(c, frame, n):
+        fetch_free(job)
+        served.why = CLOSED_FAULT
         return SERVE_CLOSE
     slot = _slot_push(c, SLOT_FETCH)
     slot.fetch = job
@@ -290,7 +341,7 @@ cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Sp
         return SERVE_CLOSE
     if produce:
         return _serve_produce(r, c, &head, body, frame, n, most, served)
-    return _serve_fetch(r, c, &head, body, served)
+    return _serve_fetch(r, c, &head, body, frame, n, served)
 
 
 cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noexcept nogil:
@@ -318,6 +369,7 @@ cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noe
 
 cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
     cdef Slot* slot
+    cdef Timing* one
     r.produced.batches += work.tally.batches
     r.produced.bytes += work.tally.bytes
     r.produced.errors += work.tally.errors
@@ -327,6 +379,10 @@ cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
         return
     slot = slot_at(c, work.number)
     slot.work = NULL
+    one = timing_at(&c.timings, work.number - c.head)
+    timing_pass(one, PHASE_QUEUE, work.begun_ns)
+    timing_pass(one, PHASE_LOCAL, work.done_ns)
+    one.topic = work.topic if work.fetch == NULL else one.topic
     if work.fetch == NULL:
         c.produce_cpu_us = work.cpu_us
         _worked_produce(r, c, slot, work)
@@ -352,12 +408,15 @@ cdef void requests_resume(
     cdef Sender sender = connection_sender(r, c)
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
+    cdef Timing* one = timing_at(&c.timings, number - c.head)
     cdef SlotState state = SLOT_CLOSE
     cdef Reason why = CLOSED_MALFORMED
     cdef char detail[DETAIL_BYTES]
     slot.request_bytes = 0
+    timing_pass(one, PHASE_QUEUE, reactor_clock(r))
     if right and produce:
-        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &r.produced, NULL)
+        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &r.produced, NULL, &one.topic)
+        timing_pass(one, PHASE_LOCAL, reactor_clock(r))
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             state = SLOT_DONE
         elif not lose and (result == PRODUCE_HAND_OVER or result == PRODUCE_HELD):

@@ -20,6 +20,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
+from penstock.pyx.net.busytime cimport BusyTime
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.produce cimport ProduceResult, ProduceTally
@@ -48,10 +49,13 @@ cdef struct Work:
     uint32_t number                   # of its slot
     # What the worker gives:
     int64_t cpu_us                    # that it took
+    int64_t begun_ns                  # when, by the clock
+    int64_t done_ns
     # and for a produce:
     ProduceResult result
     Writer answer
     ProduceTally tally
+    uint32_t topic                    # the number of the first one
     int64_t spent                     # work that it took (validator.pxd)
     Work* next
 
@@ -83,7 +87,7 @@ cdef void work_free(Work* work) noexcept nogil                    # with its fet
 # True: the hook will be called once. False: too many bytes wait (a frame that is alone always fits), or the pool stops.
 cdef bint workers_submit(WorkerPool* pool, Work* work) noexcept nogil
 # The body of a thread; returns after workers_stop. `light`: it serves no heavy jobs. One thread does so.
-cdef void workers_loop(WorkerPool* pool, bint light) noexcept nogil
+cdef void workers_loop(WorkerPool* pool, bint light, BusyTime* busy) noexcept nogil
 cdef void workers_stop(WorkerPool* pool) noexcept nogil
 # After its threads were joined: frees what waits, then all.
 cdef void workers_clear(WorkerPool* pool) noexcept nogil

@@ -3,17 +3,18 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.linux.posix cimport (
-    atomic_load32, block_signals, calloc, free, give_way, malloc, memcpy, pthread_cond_broadcast, pthread_cond_destroy,
-    pthread_cond_init, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, thread_cpu_us,
+    atomic_load32, block_signals, calloc, free, give_way, malloc, memcpy, monotonic_ns, pthread_cond_broadcast,
+    pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_unlock, thread_cpu_us,
 )
+from penstock.pyx.net.busytime cimport busy_begin, busy_end
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport API_VERSION_AT, Reader, RequestHead, read_head, reader_start, writer_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchread cimport fetch_convert_ranges
 from penstock.pyx.request.produce cimport (
     PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_TAKEN, ProduceGroup, produce_answer, produce_append, produce_clear,
-    produce_group_free, produce_group_new, produce_take, produce_work,
+    produce_first_topic, produce_group_free, produce_group_new, produce_take, produce_work,
 )
 from penstock.pyx.request.versions cimport PRODUCE_FLEXIBLE_FROM
 
@@ -140,13 +141,14 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
         return
     work.result = produce_take(g, pool.logs, &work.sender, &head, body, NULL)
     if work.result == PRODUCE_TAKEN:
+        work.topic = produce_first_topic(g)
         produce_append(g, &work.dropped)
         work.spent = produce_work(g)
         work.result = produce_answer(g, 0, &work.answer, &work.tally)
     produce_clear(g)
 
 
-cdef void workers_loop(WorkerPool* pool, bint light) noexcept nogil:
+cdef void workers_loop(WorkerPool* pool, bint light, BusyTime* busy) noexcept nogil:
     cdef ProduceGroup* g = produce_group_new(False)
     cdef Work* work
     cdef int64_t begun_us
@@ -159,6 +161,8 @@ cdef void workers_loop(WorkerPool* pool, bint light) noexcept nogil:
             break
         heavy_first = not work.heavy
         begun_us = thread_cpu_us()
+        work.begun_ns = monotonic_ns()
+        busy_begin(busy, work.begun_ns)
         if atomic_load32(&work.dropped):
             pass
         elif work.frame == NULL:
@@ -168,6 +172,8 @@ cdef void workers_loop(WorkerPool* pool, bint light) noexcept nogil:
         else:
             _produce(pool, g, work)
         work.cpu_us = thread_cpu_us() - begun_us
+        work.done_ns = monotonic_ns()
+        busy_end(busy, work.done_ns)
         _give_back(pool, work)
     produce_group_free(g)
 

@@ -9,14 +9,14 @@ A replica id gives no view above the high watermark; it only makes the session a
 and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.partition cimport LogSet, logset_nobody, partition_tally
+from penstock.pyx.log.partition cimport LogSet, Partition, logset_nobody, partition_tally, partition_topic_number
 from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.topictally cimport PartitionTally
 from penstock.pyx.record.frame cimport Reader, RequestHead
-from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet
+from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet
 from penstock.pyx.request.sessions cimport Session, SessionCache
 
 cdef enum:
@@ -77,6 +77,11 @@ cdef struct FetchJob:
 # Where a partition of the set is counted.
 cdef inline PartitionTally* fetch_tally(const FetchJob* job, const FetchPartition* partition) noexcept nogil:
     return partition_tally(partition.partition) if partition.partition != NULL else logset_nobody(job.logs)
+
+# The number of its first partition's topic; 0: that isn't here, or wasn't looked for.
+cdef inline uint32_t fetch_first_topic(const FetchJob* job) noexcept nogil:
+    cdef Partition* first = job.set.partitions[job.set.first].partition if job.set.first != NOWHERE else NULL
+    return partition_topic_number(first) if first != NULL else 0
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.
 cdef FetchParse fetch_parse(

@@ -17,7 +17,7 @@ handed over to the control plane whole, which asks and then serves it by the sam
 Not done here: the tags that name a new leader (KIP-951).
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
@@ -65,6 +65,8 @@ cdef void produce_group_free(ProduceGroup* g) noexcept nogil
 cdef ProduceResult produce_take(
     ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts
 ) noexcept nogil
+# The number of the topic that the group's first partition is of; 0: it isn't here.
+cdef uint32_t produce_first_topic(const ProduceGroup* g) noexcept nogil
 # Whether it may take another request that it is appended with.
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
 # Appends all. The records behind the readers are written to (offsets, epochs). Once a worker's job is `dropped`
@@ -80,9 +82,9 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil
 # Whether the request names a partition that is held.
 cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 
-# All of that for one request. A caller that passes `verdicts` calls `produce_flush` (produceflush.pxd) before it sends
-# the answer.
+# All of that for one request; `topic` is its produce_first_topic. A caller that passes `verdicts` calls `produce_flush`
+# (produceflush.pxd) before it sends the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
-    const int16_t* verdicts
+    const int16_t* verdicts, uint32_t* topic
 ) noexcept nogil

@@ -3,7 +3,7 @@ malformed one appends nothing; to find its partitions and what there is for them
 produceflush if any topic has flush.messages, and by verification if it is transactional.)
 """
 
-from libc.stdint cimport INT64_MAX, int32_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, uint8_t, uint32_t
 from libc.string cimport memset, strlen
 from libcpp.vector cimport vector
 
@@ -19,7 +19,7 @@ from penstock.pyx.log.files cimport dropped as deleted, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, is_internal, logset_nobody, partition_enter, partition_held, partition_known_id,
-    partition_leave, partition_release, partition_tally, partition_tally_empty, partition_topic,
+    partition_leave, partition_release, partition_tally, partition_tally_empty, partition_topic, partition_topic_number,
 )
 from penstock.pyx.log.topictally cimport tally_refusals
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
@@ -226,6 +226,15 @@ cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil:
     for i in range(g.asked_n):
         work += g.asked[i].may_work - g.asked[i].work_left
     return work
+
+
+cdef uint32_t produce_first_topic(const ProduceGroup* g) noexcept nogil:
+    cdef const Part* first = &g.parts[0]
+    if g.n == 0:
+        return 0
+    if first.partition != NULL:
+        return partition_topic_number(<Partition*>first.partition)
+    return partition_topic_number(<Partition*>first.refused) if first.refused != NULL else 0
 
 
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil:
@@ -589,13 +598,15 @@ cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexc
 
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
-    const int16_t* verdicts
+    const int16_t* verdicts, uint32_t* topic
 ) noexcept nogil:
     cdef ProduceGroup g
     cdef ProduceResult result
     memset(&g, 0, sizeof(ProduceGroup))
     result = produce_take(&g, logs, sender, head, body, verdicts)
+    topic[0] = 0
     if result == PRODUCE_TAKEN:
+        topic[0] = produce_first_topic(&g)
         produce_append(&g, NULL)
         result = produce_answer(&g, 0, out, tally)
     produce_clear(&g)

@@ -101,7 +101,7 @@ MAY_LEAN_ON = {
     "pyx.log": {"pyx.linux", "pyx.record"},
     "pyx.compaction": {"pyx.ids", "pyx.linux", "pyx.record", "pyx.log"},
     "pyx.request": {"pyx.linux", "pyx.record", "pyx.log"},
-    "pyx.net": {"pyx.linux", "pyx.record", "pyx.log", "pyx.request"},
+    "pyx.net": {"pyx.linux", "pyx.record", "pyx.log", "pyx.request", "pyx.wire"},
     "broker.store": set[str](),
     "broker.cluster": {"broker.store"},
     "broker.configs": {"broker.store", "pyx.log", "pyx.record"},

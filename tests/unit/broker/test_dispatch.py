@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -66,12 +67,18 @@ class Answers:
     closed: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
+    times: dict[int, tuple[int, int]] = field(default_factory=dict)
+    software: dict[int, tuple[str, str]] = field(default_factory=dict)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def answer(self, token: int, frame: bytes) -> None:
+    def answer(self, token: int, frame: bytes, begun_ns: int, local_ns: int) -> None:
         assert token not in self.answered
         self.answered[token] = frame
+        self.times[token] = (begun_ns, local_ns)
         self.done.set()
+
+    def name_software(self, token: int, name: str, version: str) -> None:
+        self.software[token] = (name, version)
 
     def close_connection(self, token: int, reason: str = "closed_failed", detail: str = "") -> None:
         self.closed.append(token)
@@ -117,6 +124,52 @@ def test_api_versions_tells_exactly_what_is_registered(version: int) -> None:
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert told == {key: handler.versions for key, handler in dispatch.registry().items()}
     assert told[0] == (0, 13) and told[1] == (0, 18) and told[3] == (0, 13) and told[18] == (0, 5)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_the_software_of_a_client_is_handed_on_from_version_3_on(version: int) -> None:
+    answers, _ = run(api_versions(version))
+    assert answers.software == ({1: ("test", "1")} if version >= 3 else {})
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a\n", "a.", "\u00e9", "a" * 99 + "_"])
+@pytest.mark.parametrize("first", [True, False])
+def test_software_with_a_name_that_kafka_refuses_is_refused(name: str, first: bool) -> None:
+    pair = (name, "1-b.2") if first else ("a", name)
+    request = ApiVersionsRequest(client_software_name=pair[0], client_software_version=pair[1])
+    frame = Frame(1, 18, 3, 7, encode_request(request, 3, 7, "me"))
+    answers, _ = run(frame)
+    _, response = decode_response(ApiVersionsResponse, answers.answered[1], 3)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert answers.software == {}
+
+
+def test_an_answer_says_when_its_service_began_and_what_of_it_was_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_ns = time.monotonic_ns()
+
+    def nap() -> None:
+        time.sleep(0.05)
+
+    async def handle(context: Context, request: Any, call: Call) -> ApiVersionsResponse:
+        nap()
+        await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
+        nap()
+        return ApiVersionsResponse()
+
+    async def main() -> Answers:
+        answers = Answers()
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
+        rim.take(cast(Any, [api_versions(0)]))
+        await answers.until(1)
+        await rim.stop()
+        return answers
+
+    dispatch.HANDLERS.update(dispatch.registry())
+    monkeypatch.setitem(dispatch.HANDLERS, 18, dispatch.Handler(18, (0, 4), handle, "api_versions"))
+    begun_ns, local_ns = asyncio.run(main()).times[1]
+    after_ns = time.monotonic_ns()
+    assert before_ns < begun_ns < after_ns
+    assert 100_000_000 <= local_ns <= after_ns - begun_ns - 200_000_000
 
 
 def test_every_advertised_version_has_a_wire_table() -> None:
