@@ -203,4 +203,4 @@ async def _tell_ready(server: Server, bound: Endpoint) -> None:
     """Tell systemd that the broker is ready once every log is open: whoever waits for that may then go on to the next one."""
     await server.opened()
     notify.ready(f"serving on {bound}")
-    await notify.keep_watchdog()
+    await notify.keep_watchdog(server.is_alive)

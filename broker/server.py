@@ -46,6 +46,8 @@ from penstock.broker.upkeep.disks import Disks
 from penstock.broker.upkeep.logcleaner import LogCleaner
 from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
+from penstock.broker.upkeep.pulse import Beats
+from penstock.broker.upkeep.slowrequests import SlowRequests
 from penstock.broker.upkeep.watch import Watch
 from penstock.errors import KafkaError
 from penstock.pyx.linux.descriptors import counters as process_counters
@@ -93,6 +95,7 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
+        self._beats: Beats | None = None
         self._watched: Watched | None = None
         self.http: Endpoint | None = None
         """Where figures and health are served (`penstock.http.listen`), since before logs are opened."""
@@ -125,6 +128,10 @@ class Server:
     def counters(self) -> dict[str, int]:
         """What the network threads count (`DataPlane.counters`), and the process for descriptors; empty before the start."""
         return {} if self._data_plane is None else {**self._data_plane.counters(), **process_counters()}
+
+    def is_alive(self) -> bool:
+        """Whether no network thread is caught in a loop; one that waits for a disk lives."""
+        return self._beats is None or self._beats.are_alive()
 
     async def _unwind(self) -> None:
         failure: BaseException | None = None
@@ -223,8 +230,13 @@ class Server:
         watch = Watch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
+        if self.config["penstock.slow.request.ms"]:
+            slow = SlowRequests(data_plane)
+            slow.start()
+            self._undo.append(slow.stop)
+        self._beats = Beats(data_plane)
         if self._watched is not None:
-            self._watched.serve(context, data_plane)
+            self._watched.serve(context, data_plane, self._beats)
             self._undo.append(self._watched.stopping)
         self._opening = tasks.start(self._open_rest(topics, context.coordinators), "opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
@@ -272,6 +284,7 @@ class Server:
             frame_ms=config["penstock.request.arrival.timeout.ms"],
             take_ms=config["penstock.answer.taking.timeout.ms"],
             memory_patience_ms=config["penstock.request.memory.patience.ms"],
+            slow_request_ms=config["penstock.slow.request.ms"],
         )
         try:
             self._listeners = bind(data_plane, self._listeners, config)

@@ -28,6 +28,7 @@ COMMANDS = {
     "topics": "penstock.pipeline.commands.topics",
     "groups": "penstock.pipeline.commands.groups",
     "configs": "penstock.pipeline.commands.configs",
+    "clients": "penstock.pipeline.commands.clients",
     "produce": "penstock.pipeline.commands.produce",
     "consume": "penstock.pipeline.commands.consume",
     "check": "penstock.pipeline.commands.check",

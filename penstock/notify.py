@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 
 ENVIRONMENT = "NOTIFY_SOCKET"
 WATCHDOG = "WATCHDOG_USEC"
@@ -34,14 +35,16 @@ def stopping() -> None:
     _send("STOPPING=1\nSTATUS=stopping")
 
 
-async def keep_watchdog() -> None:
-    """Tell systemd that this loop turns, twice in the time that it allows (`WatchdogSec=`), until cancelled."""
+async def keep_watchdog(is_alive: Callable[[], bool] = lambda: True) -> None:
+    """Tell systemd that this loop turns, twice in the time that it allows (`WatchdogSec=`), until cancelled; not while
+    `is_alive` says no."""
     try:
         allowed_s = int(os.environ.get(WATCHDOG, "0")) / 1_000_000
     except ValueError:
         return
     while allowed_s > 0:
-        _send("WATCHDOG=1")
+        if is_alive():
+            _send("WATCHDOG=1")
         await asyncio.sleep(allowed_s / 2)
 
 

@@ -361,7 +361,7 @@ SCHEMA = Schema(
             "penstock.http.listen",
             parse_str,
             "",
-            "`HOST:PORT` where `/metrics`, `/health/live` and `/health/ready` are served; port 0 = any; empty ="
+            "`HOST:PORT` where `/metrics`, `/health/live`, `/health/ready` and `/clients` are served; port 0 = any; empty ="
             " nowhere. Nobody is asked who he is there, so it is loopback unless `penstock.http.public=true`.",
         ),
         Property("penstock.http.public", parse_bool, False, "Let `penstock.http.listen` be reached from other machines."),
@@ -371,6 +371,12 @@ SCHEMA = Schema(
             "auto",
             "Whether `/metrics` has a series for each partition, and for each partition of a group; `auto`: as long as there"
             " are few enough (2,000 of each kind, and a page of 1 MB).",
+        ),
+        Property(
+            "penstock.slow.request.ms",
+            _INT_0,
+            500,
+            "A request that takes longer, not counted what it waited for records, is logged with its phases; 0 = none.",
         ),
         Property(
             "penstock.log.format",

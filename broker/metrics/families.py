@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from penstock.metrics import Family
 
+PHASES = (
+    "total, queue (until its work begins), local (its work), waiting (for records, members, disks), send (until it is sent)"
+)
+
 # Topics.
 _TOPIC = ("topic",)
 _TOPIC_STEM = "kafka_server_brokertopicmetrics_"
@@ -21,11 +25,56 @@ FAILED_PRODUCES = Family(f"{_TOPIC_STEM}failedproducerequests", "counter", "Of t
 FAILED_FETCHES = Family(f"{_TOPIC_STEM}failedfetchrequests", "counter", "Of those, answered with an error.", _TOPIC)
 TOPIC_PARTITIONS = Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", _TOPIC)
 
+# Requests.
+_REQUEST_STEM = "kafka_network_requestmetrics_"
+_REQUEST = ("request",)
+REQUESTS = Family(f"{_REQUEST_STEM}requests", "counter", "Requests, by the version that clients use.", ("request", "version"))
+REQUEST_SECONDS = Family("penstock_request_seconds", "histogram", f"Time of requests; phase: {PHASES}.", ("request", "phase"))
+TIMES = {
+    phase: Family(f"{_REQUEST_STEM}{name}", "summary", f"Milliseconds of the last minutes' requests: {words}.", _REQUEST)
+    for phase, name, words in (
+        ("total", "totaltimems", "from reading to sent"),
+        ("queue", "requestqueuetimems", "until work begins"),
+        ("local", "localtimems", "work"),
+        ("waiting", "remotetimems", "waiting for records, members or disks"),
+        ("throttle", "throttletimems", "held back by quotas, of which there are none"),
+        ("send", "responsesendtimems", "until the answer is sent"),
+    )
+}
+SLOW_REQUESTS = Family(
+    "penstock_slow_requests", "counter", "Requests that took longer than `penstock.slow.request.ms`.", _REQUEST
+)
+
 # Connections, threads, the control plane's loop.
 CONNECTIONS = Family("penstock_connections", "gauge", "Connections of clients.")
 CONNECTIONS_ACCEPTED = Family("penstock_connections_accepted", "counter", "Connections that were accepted.")
 CONNECTIONS_CLOSED = Family(
     "penstock_connections_closed", "counter", "Connections that were closed, by what for; `peer`: by their client.", ("reason",)
+)
+_LISTENER = ("listener", "networkProcessor")
+_SOCKET_STEM = "kafka_server_socket_server_metrics_"
+CONNECTION_COUNT = Family(f"{_SOCKET_STEM}connection_count", "gauge", "Connections of a network thread.", _LISTENER)
+CLIENTS = Family(
+    "penstock_clients", "gauge", "Connections by the software that their client says it is.", ("software", "version")
+)
+NETWORK_IDLE = Family(
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+    "gauge",
+    "Part of the last minute that network threads waited, on average: 0 to 1.",
+)
+HANDLER_IDLE = Family(
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "gauge",
+    "Part of the last minute that the control plane's loop and the worker threads had nothing to do, on average: 0 to 1.",
+)
+THREAD_BUSY = Family(
+    "penstock_network_thread_busy_seconds", "counter", "Time that a thread of the data plane did not wait.", ("thread",)
+)
+THREAD_BEATS = Family(
+    "penstock_network_thread_beats",
+    "counter",
+    "Turns of a network thread, one a second at least; jobs of a worker or reader thread.",
+    ("thread",),
 )
 LOOP_BUSY = Family("penstock_control_loop_busy_seconds", "counter", "Processor time of the control plane's loop.")
 LOOP_DELAY = Family(
@@ -123,5 +172,5 @@ DROPPED = Family(
     ("family",),
 )
 
-FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family)) + tuple(TIMES.values())
 """All of them, but those of the process itself (`penstock.metrics`)."""

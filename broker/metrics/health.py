@@ -9,6 +9,7 @@ from typing import Any
 from penstock.broker import tasks
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import Store, StoreError, paths
+from penstock.broker.upkeep.pulse import CAUGHT, HELD, Beats
 
 STORE_S = 5.0
 STORE_OLD_S = 15.0
@@ -23,12 +24,13 @@ class BrokerHealth:
         self.is_open = False  # every log is open or offline
         self.is_stopping = False
         self.opening: TopicLogs | None = None  # knows how far that is, once there is one
+        self._beats: Beats | None = None
         self._store_s: float | None = None  # when the store has answered last, monotonic
         self._asking: asyncio.Task[None] | None = None
 
-    def watch(self, store: Store) -> None:
+    def watch(self, store: Store, beats: Beats) -> None:
         """The parts are there."""
-        self._store_s = time.monotonic()
+        self._beats, self._store_s = beats, time.monotonic()
         self._asking = tasks.start(self._ask(store), "ask the store")
 
     async def stop(self) -> None:
@@ -47,8 +49,15 @@ class BrokerHealth:
             await asyncio.sleep(STORE_S)
 
     def live(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the loop moves: it does, as it answers."""
-        return True, {"live": True, "state": self.state}
+        """Whether every network thread moves, or waits for a disk; the loop moves, as it answers."""
+        if self._beats is None or self.is_stopping:
+            return True, {"live": True, "state": self.state}
+        states = self._beats.states
+        said = {"live": CAUGHT not in states.values(), "state": self.state}
+        for state in (HELD, CAUGHT):
+            if threads := sorted(name for name, found in states.items() if found == state):
+                said[state] = threads
+        return bool(said["live"]), said
 
     @property
     def recovering(self) -> tuple[int, int]:
@@ -61,7 +70,7 @@ class BrokerHealth:
         if self.is_stopping:
             return STOPPING
         opened, logs = self.recovering
-        return RECOVERING if opened < logs else SERVING if self.is_open and self._store_s is not None else STARTING
+        return RECOVERING if opened < logs else SERVING if self.is_open and self._beats is not None else STARTING
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether it serves: all logs are open or offline, the metadata store answers, and it doesn't stop."""

@@ -12,17 +12,19 @@ from typing import Any
 from penstock import log
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.grouplag import GroupLag
-from penstock.broker.metrics import cluster, connections
+from penstock.broker.metrics import clients, cluster
 from penstock.broker.metrics.bounds import Bounds
+from penstock.broker.metrics.connections import ConnectionGatherer
 from penstock.broker.metrics.families import READY, RECOVERING
 from penstock.broker.metrics.groups import GroupGatherer
 from penstock.broker.metrics.health import BrokerHealth
 from penstock.broker.metrics.partitions import PartitionGatherer
+from penstock.broker.metrics.requests import RequestGatherer
 from penstock.broker.metrics.topics import TopicGatherer
 from penstock.broker.turns import Turns
-from penstock.broker.upkeep.pulse import Pulse
+from penstock.broker.upkeep.pulse import Beats, Pulse
 from penstock.broker.upkeep.space import FolderSpace
-from penstock.http import HttpServer
+from penstock.http import TEXT, Answer, HttpServer, Route
 from penstock.metrics import Page, Process, one, routes
 from penstock.pyx.net.border import DataPlane
 
@@ -33,16 +35,17 @@ class Figures:
     """What a broker that serves has for a page, a `penstock.metrics.Source`. `start` begins what looks at things between two
     scrapes."""
 
-    def __init__(self, context: Context, data_plane: DataPlane) -> None:
+    def __init__(self, context: Context, data_plane: DataPlane, beats: Beats) -> None:
         self._context = context
-        self._pulse = Pulse()
-        self._data_plane = data_plane
+        self._pulse = Pulse(beats.look, self._sample)
         self._space = FolderSpace(context.dirs)
         folder_of = context.topics.logs.folder_of
         self._lag = GroupLag(context.groups, context.log_manager, folder_of, context.now_ms)
         self._topics = TopicGatherer(context)
         self._partitions = PartitionGatherer(context)
         self._groups = GroupGatherer(context, self._lag)
+        self._requests = RequestGatherer(data_plane)
+        self._connections = ConnectionGatherer(data_plane, self._pulse)
 
     def start(self) -> None:
         """Begin."""
@@ -56,11 +59,15 @@ class Figures:
         await self._space.stop()
         await self._pulse.stop()
 
+    def _sample(self) -> None:
+        self._connections.sample()
+
     async def metrics(self, page: Page) -> None:
         """See Source."""
         turns, bounds = Turns(), Bounds()
         cluster.write(page, self._context)
-        connections.write(page, self._data_plane, self._pulse)
+        self._connections.write(page, bounds)
+        await self._requests.write(page, bounds, turns)
         await self._topics.write(page, bounds, turns)
         await turns.take()
         found = self._context.log_manager.partition_figures()
@@ -79,25 +86,27 @@ class Watched:
         """Raises ConfigError for an address that is wrong, or beyond loopback without `penstock.http.public`."""
         self.health = BrokerHealth()
         self._figures: Figures | None = None
-        served = routes([Process("broker"), self], self.health)
+        self._data_plane: DataPlane | None = None
+        served: dict[str, Route] = {**routes([Process("broker"), self], self.health), "/clients": self._clients}
         self._server = HttpServer(config["penstock.http.listen"], served, public=config["penstock.http.public"])
 
     async def start(self) -> Endpoint:
         """Listen; the bound address. Raises OSError."""
         where = Endpoint(*await self._server.start())
-        _log.info("figures and health are at http://%s/metrics, /health/live, /health/ready", where)
+        _log.info("figures and health are at http://%s/metrics, /health/live, /health/ready, /clients", where)
         return where
 
-    def serve(self, context: Context, data_plane: DataPlane) -> None:
+    def serve(self, context: Context, data_plane: DataPlane, beats: Beats) -> None:
         """The broker has its parts: show them, until `stopping`."""
-        self.health.watch(context.store)
-        self._figures = Figures(context, data_plane)
+        self.health.watch(context.store, beats)
+        self._data_plane = data_plane
+        self._figures = Figures(context, data_plane, beats)
         self._figures.start()
 
     async def stopping(self) -> None:
         """The broker begins to stop: its parts are not asked any more."""
         self.health.is_stopping = True
-        figures, self._figures = self._figures, None
+        figures, self._figures, self._data_plane = self._figures, None, None
         await self.health.stop()
         if figures is not None:
             await figures.stop()
@@ -113,3 +122,8 @@ class Watched:
         one(page, RECOVERING, logs - opened)
         if self._figures is not None:
             await self._figures.metrics(page)
+
+    async def _clients(self, headers: Mapping[str, str]) -> Answer:
+        if self._data_plane is None:
+            return Answer(503, TEXT, b"the broker is starting or stopping\n")
+        return await clients.answer(self._data_plane, headers)

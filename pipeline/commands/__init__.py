@@ -7,6 +7,7 @@ consume  `penstock consume`
 arrow    records as Arrow columns in a Parquet or Arrow file
 groups   `penstock groups`
 configs  `penstock configs`
+clients  `penstock clients`
 check    `penstock check`
 config   `penstock config`
 """

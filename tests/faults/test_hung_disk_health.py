@@ -44,11 +44,14 @@ def test_an_append_that_hangs_leaves_figures_and_health(broker: BrokerProcess, c
         records = batch((-1, -1), -1, transactional=False)
         request = encode_request(produce_request(wire, None, 9, ("hung", 0, records)), 9, 1, "client")
         hang(broker, control, "write hang hung-0", lambda: wire.send(request))
-        assert get_json(broker.http, LIVE)[0] == 200
+        until(lambda: "held" in get_json(broker.http, LIVE)[1], "a thread that is held", broker.log_text)
+        status, said = get_json(broker.http, LIVE)
+        assert status == 200 and said["live"] and len(said["held"]) == 1
         assert get_json(broker.http, READY)[0] == 200
         assert Scrape(broker.http)("penstock_broker_ready") == 1
         control.write_text("")
         wire.receive()
+    until(lambda: "held" not in get_json(broker.http, LIVE)[1], "a thread that goes on", broker.log_text)
 
 
 def test_a_metadata_store_that_hangs_makes_a_broker_unready(broker: BrokerProcess, control: Path) -> None:

@@ -84,6 +84,14 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     assert found(f"{TOPICS}_bytesin_total", topic="loaded") == size <= log_bytes
     assert found(f"{TOPICS}_bytesout_total", topic="loaded") >= size
     assert found(f"{TOPICS}_bytesin_total") >= size
+    assert found("kafka_network_requestmetrics_totaltimems_count", request="Produce") == 21
+    assert found("kafka_network_requestmetrics_totaltimems", request="Produce", quantile=0.99) > 0
+    assert found("penstock_request_seconds_count", request="Produce", phase="total") == 21
+    assert found("kafka_network_requestmetrics_requests_total", request="Produce", version=9) == 20
+    named = {row["request"] for row in found.rows("kafka_network_requestmetrics_requests_total")}
+    assert named == {row["request"] for row in found.rows("kafka_network_requestmetrics_totaltimems_count")}
+    assert {"Produce", "FetchConsumer", "Metadata"} <= named
+    assert found("penstock_connections_accepted_total") >= found("penstock_connections") >= 0
     log = {"topic": "loaded", "partition": 0}
     gauges: list[tuple[str, dict[str, object], float]] = [
         ("kafka_log_log_logendoffset", log, 20),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_ready_then_alive_then_stopping(tmp_path: Path) -> None:
         f"STATUS=stopping: `{tmp_path / 'data'}` is flushed\nEXTEND_TIMEOUT_USEC=300000000",
         "STATUS=stopping: 1 of 1 logs are closed\nEXTEND_TIMEOUT_USEC=300000000",
     ]
+
+
+def test_systemd_hears_nothing_of_a_service_that_does_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = iter([True, False, False, True])
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")
+    with listen(tmp_path / "n") as heard:
+        with pytest.raises(RuntimeError):  # asked a fifth time
+            asyncio.run(notify.keep_watchdog(lambda: next(alive)))
+        heard.setblocking(False)
+        told = [heard.recv(100), heard.recv(100)]
+        with pytest.raises(BlockingIOError):
+            heard.recv(100)
+    assert told == [b"WATCHDOG=1"] * 2
 
 
 def test_recovery_within_one_large_log_is_progress(tmp_path: Path) -> None:
