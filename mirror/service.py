@@ -24,7 +24,8 @@ from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patiently
 from penstock.pipeline.stages.figures import Key, Placed
-from penstock.pipeline.stages.lanes import Lane, Lanes, Pace
+from penstock.pipeline.stages.lane import Lane, Pace
+from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.position import decisions_of
 from penstock.pipeline.stages.stage import Stage
 from penstock.pipeline.stages.topics import TopicChoice

@@ -27,8 +27,8 @@ from penstock.pipeline.stages.batches import Prepared, Refused, TooLarge, prepar
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.identity import take_identity
+from penstock.pipeline.stages.lane import NoPosition
 from penstock.pipeline.stages.lanecounts import LaneCounts
-from penstock.pipeline.stages.lanes import NoPosition
 from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 

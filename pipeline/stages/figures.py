@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.metrics import REST, Family, Page, labels_text
-from penstock.pipeline.stages.lanes import Lane, Lanes
+from penstock.pipeline.stages.lane import Lane
+from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.state import GOING, STANDING
 
 SERIES_MAX = 2_000  # partitions, and topics, that get series of their own
@@ -163,7 +164,7 @@ class LaneFigures:
             for key in some:
                 _, lanes, lane = placed[key]
                 table.add(key, _numbers(lanes, lane))
-                states[key] = lanes.state(lane)["state"]
+                states[key] = lanes.watch.state(lane)["state"]
             await asyncio.sleep(0)
         states |= self._topics()
         await table.write(page, (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT), READ, self._dropped)
@@ -193,7 +194,7 @@ def _numbers(lanes: Lanes, lane: Lane) -> Numbers:
     """What is known of a lane; its counters are there before it has begun."""
     counts = lane.worker.counts
     numbers: dict[Family, float] = {READ: counts.read, RECORDS: counts.records, BYTES: counts.bytes}
-    if (lag := lanes.lag(lane)) is not None:
+    if (lag := lanes.watch.lag(lane)) is not None:
         numbers[LAG_RECORDS], numbers[LAG_SECONDS] = lag
     if lane.resolved.is_set() and (committed_ms := lane.worker.position.committed_ms) >= 0:
         numbers[LAST_COMMIT] = committed_ms / 1000

@@ -11,279 +11,32 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
 
 from penstock import log
-from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.errors import raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
 from penstock.pipeline.clients.transaction import Fenced
-from penstock.pipeline.stages import heldback
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import (
     TRANSIENT,
     OperatorNeeded,
     StartsOver,
-    backoff_of_stages,
     needs_operator,
     patiently,
 )
-from penstock.pipeline.stages.lanecounts import LaneCounts
-from penstock.pipeline.stages.memory import ROOM_BYTES, SLOW_TURN_S, Held, Share
-from penstock.pipeline.stages.outlook import Ends, Outlook, look_at_ends
-from penstock.pipeline.stages.position import PROCESS, StagePosition
-from penstock.pipeline.stages.state import LONGEST_STEP_MS, Ahead, Sight, State, state_of
+from penstock.pipeline.stages.lane import Lane, LaneWorker, Pace, wait_for
+from penstock.pipeline.stages.lanewatch import LaneWatch
+from penstock.pipeline.stages.memory import ROOM_BYTES, Held, Share
+from penstock.pipeline.stages.position import PROCESS
 from penstock.pyx.record.rawbatch import BatchError
 
 TAKEN_AT_ONCE = 8  # identities taken at the same time
 LANE_BYTES_MIN = 1 << 20  # this much may wait in a lane however many there are
-LANE_PIECES = 8  # answers that one lane keeps alive
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
 TAKEN_OVER_SESSIONS = 5
 NEWER = "another process of the same name, which began later, took over this partition"
-MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
-LOOK_S = 1.0  # how soon a lane that stands still is looked after
-TURN_MAX_S = 2 * LONGEST_STEP_MS / 1000  # a turn is a transaction of each input at most, of which there are two
-
-
-class NoPosition(OperatorNeeded):
-    """The output cluster has no position of a partition where one has to be."""
-
-
-class LaneWorker(Protocol):
-    """What drives one partition. Every call may raise Fenced, OperatorNeeded, StartsOver, KafkaError, BatchError, OSError."""
-
-    @property
-    def counts(self) -> LaneCounts:
-        """What it has done."""
-        ...
-
-    @property
-    def position(self) -> StagePosition:
-        """Where it stands in its own partition, as far as it knows."""
-        ...
-
-    @property
-    def places(self) -> Mapping[TopicPartition, StagePosition]:
-        """Where it stands in all that it reads."""
-        ...
-
-    @property
-    def going(self) -> State:
-        """The state of the partition if nothing holds it."""
-        ...
-
-    @property
-    def decisions(self) -> int:
-        """How often an operator has decided about the partition: its position says so."""
-        ...
-
-    @property
-    def own_offsets(self) -> tuple[int, ...]:
-        """The committed offset that it knows of, and that of its last turn, which may be committed too."""
-        ...
-
-    async def take(self, *, force: bool = False) -> None:
-        """Take the identity and learn the position from the output cluster.
-
-        The first time and with `force` whoever had it is fenced; else it is only taken if nobody else has it since.
-        """
-        ...
-
-    async def start(self) -> Mapping[TopicPartition, int]:
-        """Check the position against the input; the offsets to read from, of the lane's partition and of any others that
-        its turns take."""
-        ...
-
-    async def turn(self, fetched: Sequence[Fetched]) -> None:
-        """Everything that was fetched, in order, in one transaction for each input."""
-        ...
-
-    async def look(self) -> tuple[int, bool]:
-        """The committed offset, whoever committed it, and whether somebody has work there: input behind it, or an input that
-        ends before it, and nothing stopped it."""
-        ...
-
-    async def holder(self) -> str:
-        """The `PROCESS` that committed the position last; empty where that isn't known."""
-        ...
-
-    async def refresh(self, stopped: str = "", stalled: str = "") -> None:
-        """Commit an idle position again, so that it does not expire, with why its lane stands still, if it does."""
-        ...
-
-    async def check(self) -> None:
-        """Look whether the input is still the one that the position belongs to. Raises OperatorNeeded."""
-        ...
-
-
-class Lane:
-    """One partition: its worker, what waits for it, and why it stopped (empty: it goes on).
-
-    `inputs` are what it reads: its own partition, and whatever else its worker starts with. `peers` are lanes that must have
-    been registered before this one sends anything. `way_past` says how an operator
-    gets past a batch that can't be read, given the offset behind it if that is known. `share` counts what it holds.
-    """
-
-    def __init__(
-        self,
-        tp: TopicPartition,
-        worker: LaneWorker,
-        way_past: Callable[[int | None], str] | None = None,
-        share: Share | None = None,
-    ) -> None:
-        self.tp = tp
-        self.inputs = [tp]
-        self._way_past = way_past
-        self.name = f"{tp[0]}-{tp[1]}"
-        self.worker = worker
-        self.peers: Sequence[Lane] = ()
-        self.stopped = ""
-        self.reason: Exception | None = None  # the error that it stopped for
-        self.backoff = backoff_of_stages()
-        self.stalled = ""  # the failure that it can't get over for a long time, though another try may
-        self.said = ""  # the failure that was told last
-        self.failure: Exception | None = None  # that failure, while it lasts
-        self.moving = False  # what is fetched for it goes on
-        self.turn_since = math.inf  # when the turn under way began (loop time)
-        self.outlook = Outlook()
-        self.failing_since = 0.0  # when the failure in `said` was told (loop time)
-        self.force = False  # an operator has decided: its identity is taken whoever has it
-        self.heard = -1  # how many decisions there were when it was last started over for one
-        self.retried = asyncio.Event()  # set when an operator has decided, so that a wait ends
-        self.lost_at: list[float] = []  # when others took the identity, of late (loop time)
-        self.is_lost = False  # it stopped because others have it: its position is theirs to keep
-        self.taken = False  # the identity was taken and nothing was done under it yet
-        self.tried = asyncio.Event()  # its identity was asked for once, whatever came of it
-        self.resolved = asyncio.Event()  # it was taken once, or the lane stopped
-        self._waiting: list[Fetched] = []
-        self._bytes = 0  # that wait
-        self._in_turn = 0
-        self._share = share or Share(Held())
-        self.held_back: dict[TopicPartition, heldback.Watch] = {}  # by input
-        self._due = math.inf  # when what waits is worth a transaction of its own, however little it is (loop time)
-        self._reason: Exception | None = None
-        self._wake = asyncio.Event()
-        self._more = asyncio.Event()
-
-    def put(self, fetched: Fetched, linger_s: float = 0.0) -> None:
-        """Hand over what was fetched. It may wait for more: markers alone, which only move the position, for a while longer."""
-        if self.turn_since == math.inf:
-            self._note_unread([*self._waiting, fetched])
-        if fetched.error is not None:
-            linger_s = 0.0
-        elif not fetched.batches:
-            linger_s = max(linger_s, MARKERS_LINGER_S)
-        self._due = min(self._due, asyncio.get_running_loop().time() + linger_s)
-        self._waiting.append(fetched)
-        count = _bytes(fetched)
-        self._bytes += count
-        self._share.add(count)
-        self._wake.set()
-        self._more.set()
-
-    def stop(self, reason: Exception) -> None:
-        """Hand over a reason to stop or to start again, before anything that waits."""
-        self._reason = reason
-        self._wake.set()
-        self._more.set()
-
-    def is_full(self, most_bytes: int) -> bool:
-        """Whether no more should be fetched for it now."""
-        return self._bytes >= most_bytes or len(self._waiting) >= LANE_PIECES
-
-    def clear(self) -> None:
-        """Forget what waits: the position is asked for again."""
-        self._share.remove(self._bytes)
-        self._waiting, self._bytes, self._due, self._reason = [], 0, math.inf, None
-        self._wake.clear()
-
-    def hurry(self) -> None:
-        """Let what waits go, however little it is."""
-        if self._waiting:
-            self._due = -math.inf
-            self._more.set()
-
-    async def ready(self, turn_bytes: int) -> None:
-        """Wait until what waits is worth a transaction: a turn's bytes, as much as a lane holds, or it has waited its time."""
-        await self._wake.wait()
-        loop = asyncio.get_running_loop()
-        while self._reason is None and not self.is_full(turn_bytes) and (left_s := self._due - loop.time()) > 0:
-            self._more.clear()
-            await _wait(self._more, left_s)
-
-    def next(self, most_bytes: int) -> list[Fetched]:
-        """What waits once it is `ready`, at least one piece and no more of them once they have so many bytes.
-
-        Raises what was handed over; good batches before an error come first.
-        """
-        if self._reason is not None:
-            raise self._reason
-        error, corrupt = self._waiting[0].error, self._waiting[0].corrupt
-        if error is not None and not self._waiting[0].batches:
-            if isinstance(error, BatchError) and self._way_past is not None:
-                words = self._way_past(None if corrupt is None else corrupt.last_offset + 1)
-                raise OperatorNeeded(f"{error}: {words}") from error
-            raise error
-        pieces: list[Fetched] = []
-        taken = 0
-        while self._waiting and taken < most_bytes and (self._waiting[0].batches or not self._waiting[0].error):
-            pieces.append(self._waiting.pop(0))
-            taken += _bytes(pieces[-1])
-        self._bytes -= taken
-        self._in_turn = taken
-        if not self._waiting:
-            self._due = math.inf
-            self._wake.clear()
-        return pieces
-
-    def _note_unread(self, pieces: Sequence[Fetched]) -> None:
-        """Note the first unread batch, if it is among what was fetched."""
-        offset = self.worker.position.offset
-        if not self.outlook.knows(offset):
-            first = next((piece for piece in pieces if piece.tp == self.tp and piece.batches), None)
-            if first is not None:
-                self.outlook.note_unread(offset, first.batches[0])
-
-    async def turn(self, pieces: Sequence[Fetched]) -> None:
-        """Let the worker do its turn with what `next` gave, which the lane holds until then."""
-        loop = asyncio.get_running_loop()
-        slow = loop.call_later(SLOW_TURN_S, self._share.set_slow, True)
-        self.turn_since = loop.time()
-        try:
-            await to_its_end(self.worker.turn(pieces))
-            self._note_unread(self._waiting)
-        finally:
-            self.turn_since = math.inf
-            slow.cancel()
-            self._share.set_slow(False)
-            self._share.remove(self._in_turn)
-            self._in_turn = 0
-
-
-class Pace:
-    """At most so many turns a second of all lanes that share it; None: as many as they like.
-
-    A turn that has to wait takes what comes meanwhile along: beyond the bound lanes linger longer.
-    """
-
-    def __init__(self, turns_per_s: float | None = None) -> None:
-        self._apart_s = 1 / turns_per_s if turns_per_s else 0.0
-        self._next = 0.0  # loop time
-
-    async def wait(self) -> None:
-        """Wait for the next free place."""
-        now = asyncio.get_running_loop().time()
-        at = max(now, self._next)
-        self._next = at + self._apart_s
-        if at > now:
-            await asyncio.sleep(at - now)
-
-
-def _bytes(fetched: Fetched) -> int:
-    return sum(batch.size_in_bytes for batch in fetched.batches)
 
 
 class Lanes:
@@ -318,14 +71,13 @@ class Lanes:
         self._readers: dict[TopicPartition, Lane] = {}  # by input
         self._fetcher = fetcher
         self._log = logger
+        self.watch = LaneWatch(self.lanes, fetcher, logger, watch_ms=watch_ms, stalled_ms=stalled_ms, silent_ms=silent_ms)
         self._refresh_s = refresh_ms / 1000
-        self._watch_s = watch_ms / 1000
         self._turn_bytes = turn_bytes
         self._session_s = session_ms / 1000
         # Each of two that share a name notices at its next turn only, and then waits for a session.
         self._contest_s = max(TAKEN_OVER_S, TAKEN_OVER_SESSIONS * self._session_s)
         self._stalled_s = stalled_ms / 1000
-        self._silent_ms = silent_ms
         self._linger_s = linger_ms / 1000
         self._pace = pace or Pace()
         self._held = held or Held()
@@ -392,7 +144,7 @@ class Lanes:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
-                self._tasks += [group.create_task(work()) for work in (self._feed, self._watch, self._look_out)]
+                self._tasks += [group.create_task(work()) for work in (self._feed, self.watch.look_behind, self.watch.look_out)]
                 while not self.is_replaced():
                     await self._lost.wait()
                     self._lost.clear()
@@ -477,7 +229,7 @@ class Lanes:
             self._session_s,
         )
         decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
-        await _wait(lane.retried, self._session_s)
+        await wait_for(lane.retried, self._session_s)
         try:
             await self._take(lane, force=True)
             await lane.worker.refresh()  # says whose it is
@@ -537,14 +289,14 @@ class Lanes:
                 pass  # why it stopped: there is no position, or it is not to be touched
             except Exception:  # noqa: BLE001  see `_live`
                 pause_s = lane.backoff.next_s()
-            await _wait(lane.retried, pause_s)
+            await wait_for(lane.retried, pause_s)
 
     async def _leave(self, lane: Lane) -> None:
         """Leave a lane to who has taken it, unless they are gone: input waits, and nobody commits anything for a while."""
         seen = 0, False
         with contextlib.suppress(*TRANSIENT, OperatorNeeded):
             seen = await lane.worker.look()
-        await _wait(lane.retried, self._contest_s)
+        await wait_for(lane.retried, self._contest_s)
         with contextlib.suppress(*TRANSIENT, OperatorNeeded):
             if seen[1] and await lane.worker.look() == seen and lane.is_lost:
                 self._log.warning("%s is taken back: its input waits, and nobody goes on with it", lane.name)
@@ -573,7 +325,7 @@ class Lanes:
             with contextlib.suppress(Exception):  # told again in its time
                 await self._keep(lane)
                 lane.taken = False
-        await _wait(lane.retried, lane.backoff.next_s())
+        await wait_for(lane.retried, lane.backoff.next_s())
 
     def _note(self, lane: Lane, error: Exception) -> None:
         """Stop the lane, or say once why it starts again."""
@@ -674,141 +426,3 @@ class Lanes:
         for lanes in self._process:
             for lane in lanes.lanes.values():
                 lane.hurry()
-
-    async def _watch(self) -> None:
-        """Notice an input that grew, was recreated or is held back, also while nothing comes from it."""
-        while True:
-            await asyncio.sleep(self._watch_s)
-            for lane in list(self.lanes.values()):
-                if lane.stopped:
-                    continue
-                try:
-                    await lane.worker.check()
-                    await self._look_behind(lane)
-                except (OperatorNeeded, StartsOver) as error:
-                    lane.stop(error)
-                except TRANSIENT:
-                    continue
-                except Exception:  # noqa: BLE001  see `_live`
-                    self._log.exception("%s can't be looked at", lane.name)
-
-    async def _look_behind(self, lane: Lane) -> None:
-        """Learn what holds a lane's input back: an open transaction, records come and none can be read. Say it once that it has
-        lasted for long."""
-        for tp in lane.inputs:
-            ends = self._fetcher.ends(tp)
-            if ends is None:
-                continue
-            watch, now = lane.held_back.setdefault(tp, heldback.Watch()), asyncio.get_running_loop().time()
-            position = self._fetcher.position(tp)
-            stood_s = watch.stood_s(position, *ends[1:], now)
-            if stood_s > 0 and tp == lane.tp:
-                await lane.outlook.look_up(self._fetcher.client, tp, position)
-            is_long = stood_s >= self._stalled_s and not watch.is_said
-            if is_long or (stood_s > 0 and watch.hold() is None):
-                hold = (await heldback.look(self._fetcher.client, [tp])).get(tp)
-                watch.note(hold)
-                if is_long and hold is not None:
-                    watch.is_said = True
-                    self._log.warning("%s %s", lane.name, hold.words)
-
-    # What is known of lanes without asking
-
-    async def _look_out(self) -> None:
-        """Keep the logs in view of lanes that stand still, which fetch nothing."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(min(LOOK_S, self._watch_s))
-            now = loop.time()
-            due = [
-                lane
-                for lane in self.lanes.values()
-                if not lane.moving and lane.resolved.is_set() and now - lane.outlook.looked_at >= self._watch_s
-            ]
-            if due:
-                try:
-                    await self._look_at(due)
-                except Exception:  # noqa: BLE001  see `_live`
-                    self._log.exception("what waits at the input can't be looked at")
-                for lane in due:
-                    lane.outlook.looked_at = loop.time()
-
-    async def _look_at(self, lanes: Sequence[Lane]) -> None:
-        """See where the logs of some lanes end, and how old the first unread batch of each is."""
-        client, places = self._fetcher.client, {lane: lane.worker.places for lane in lanes}
-        try:
-            ends = await look_at_ends(client, [tp for tps in places.values() for tp in tps])
-        except TRANSIENT as error:
-            for lane in lanes:
-                lane.outlook.unreachable = f"its input can't be asked: {error}"
-            return
-        for lane, tps in places.items():
-            found = {tp: ends[tp] for tp in tps if tp in ends}
-            lane.outlook.see(found, {tp: position.offset for tp, position in tps.items()}, asyncio.get_running_loop().time())
-            name, partition = lane.tp
-            if client.topic_id(name) is None:
-                lane.outlook.no_topic = f"the input has no topic `{name}`"
-            elif lane.tp not in found:
-                lane.outlook.unreachable = f"the input has no leader of `{name}` partition {partition}"
-            elif found[lane.tp].end > (offset := tps[lane.tp].offset):
-                with contextlib.suppress(*TRANSIENT):
-                    await lane.outlook.look_up(client, lane.tp, offset)
-
-    def _see(self, lane: Lane) -> None:
-        """Bring a lane's outlook up to date: one that moves has its logs' ends with each fetch."""
-        places = lane.worker.places
-        if lane.moving:
-            fetched = {tp: self._fetcher.ends(tp) for tp in places}
-            ends = {tp: Ends(*found[1:]) for tp, found in fetched.items() if found is not None}
-            lane.outlook.see(ends, {tp: position.offset for tp, position in places.items()}, asyncio.get_running_loop().time())
-
-    def state(self, lane: Lane) -> State:
-        """A lane's state and why, as `status` would find it."""
-        if lane.stopped:
-            return {"state": "no position" if isinstance(lane.reason, NoPosition) else "stopped", "why": lane.stopped}
-        if not lane.resolved.is_set():
-            return {"state": "not begun", "why": lane.said or "its identity isn't taken yet"}
-        self._see(lane)
-        now, outlook, position = asyncio.get_running_loop().time(), lane.outlook, lane.worker.position
-        if lane.stalled:
-            position = replace(position, stalled=lane.stalled)
-        # What has waited for less than that is young, whatever its timestamp says.
-        is_young = (now - outlook.waits_since) * 1000 < self._silent_ms
-        logs = {
-            tp: (at.offset, Ahead(*outlook.ends[tp], at.offset if is_young else None))
-            for tp, at in lane.worker.places.items()
-            if tp in outlook.ends
-        }
-        # What was looked up is so only while the log stands where it did.
-        held = [tp for tp, (offset, ahead) in logs.items() if ahead.is_held_back(offset) and tp in lane.held_back]
-        hold = next(filter(None, (lane.held_back[tp].hold() for tp in held)), None)
-        no_topic = outlook.no_topic
-        if isinstance(lane.failure, KafkaError) and lane.failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            no_topic = no_topic or str(lane.failure)
-        sight = Sight(position, list(logs.values()), outlook.unreachable, no_topic, hold=hold)
-        return state_of(sight, self._silent_ms, lane.worker.going)
-
-    def lag(self, lane: Lane) -> tuple[int, float] | None:
-        """How many records a lane is behind the end of its log, those of open transactions too, and the age of the first of
-        them in seconds; None where nobody knows."""
-        if lane.is_lost or isinstance(lane.reason, NoPosition) or not lane.resolved.is_set():
-            return None
-        self._see(lane)
-        ends, position = lane.outlook.ends.get(lane.tp), lane.worker.position
-        if ends is None or lane.outlook.unreachable or lane.outlook.no_topic:
-            return None
-        behind = max(0, ends.end - position.offset)
-        last_ms = -1 if position.last_batch is None else position.last_batch.timestamp_ms
-        return behind, lane.outlook.lag_s(position.offset, last_ms) if behind else 0.0
-
-    def hung(self) -> list[str]:
-        """The lanes whose turn has taken longer than its steps may."""
-        now = asyncio.get_running_loop().time()
-        return [lane.name for lane in self.lanes.values() if now - lane.turn_since > TURN_MAX_S]
-
-
-async def _wait(event: asyncio.Event, limit_s: float) -> None:
-    """Wait for an event, but no longer than that."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await event.wait()

@@ -23,7 +23,8 @@ from penstock.pipeline.options import SET, with_options
 from penstock.pipeline.service import run_until_stopped, serving
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
 from penstock.pipeline.stages.figures import DROPPED, HELD, READY, Key, LaneFigures, Placed
-from penstock.pipeline.stages.lanes import Lanes, Pace
+from penstock.pipeline.stages.lane import Pace
+from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.memory import Held
 from penstock.pipeline.stages.state import STANDING, silent_after_ms
 
@@ -163,12 +164,12 @@ class Stage(abc.ABC):
 
     def live(self) -> tuple[bool, dict[str, Any]]:
         """The loop answers this, so it turns; and no lane's turn has hung for longer than its own steps may take."""
-        hung = [name for lanes in self._process for name in lanes.hung()]
+        hung = [name for lanes in self._process for name in lanes.watch.hung()]
         return not hung, {"hung": hung}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Every lane was tried once, and the target answers. A lane that stands still is no reason to send others elsewhere."""
-        states = Counter(lanes.state(lane)["state"] for _, lanes, lane in self.placed()) + Counter(
+        states = Counter(lanes.watch.state(lane)["state"] for _, lanes, lane in self.placed()) + Counter(
             self.waiting_topics().values()
         )
         standing = {state: states[state] for state in STANDING if states[state]}

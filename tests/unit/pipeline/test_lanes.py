@@ -20,10 +20,11 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.metadata import Cluster
 from penstock.pipeline.clients.transaction import Fenced
-from penstock.pipeline.stages import heldback, lanes, memory
+from penstock.pipeline.stages import heldback, lanewatch, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
+from penstock.pipeline.stages.lane import LANE_PIECES, Lane, Pace
 from penstock.pipeline.stages.lanecounts import LaneCounts
-from penstock.pipeline.stages.lanes import LANE_PIECES, Lane, Lanes, Pace
+from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
@@ -385,7 +386,7 @@ class Fed(Input):
 def test_what_all_lanes_hold_is_bounded_whatever_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 6  # the one that hangs fills it alone
     monkeypatch.setattr(memory, "ROOM_BYTES", room * len(batch()))
-    monkeypatch.setattr(lanes, "SLOW_TURN_S", 0.05)
+    monkeypatch.setattr("penstock.pipeline.stages.lane.SLOW_TURN_S", 0.05)
     hung_until = asyncio.Event()
     hung = Worker({("turn", 1): hung_until.wait})
     others = [Worker({("turn", n): lambda: asyncio.sleep(0.002) for n in range(1, 40)}) for _ in range(30)]
@@ -681,7 +682,7 @@ def test_a_lane_that_commits_nothing_while_records_wait_is_silent() -> None:
     states = set()
 
     def is_silent() -> bool:
-        states.add(stage.lanes.state(lane)["state"])
+        states.add(stage.lanes.watch.state(lane)["state"])
         if lane.moving:
             lane.outlook.waits_since = -LONG_S  # so long have they waited
         return "silent" in states
@@ -703,7 +704,7 @@ def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
         lane.held_back[tp].note(heldback.Hold(heldback.LONG_AGO_MS, "waits"))
         for stable, end, state in ((7, 9, "waiting"), (9, 9, "copying"), (7, 7, "copying")):
             stage.input.ends = lambda tp: (0, stable, end)  # type: ignore[assignment, method-assign]  # noqa: B023  (called at once)
-            assert stage.lanes.state(lane)["state"] == state
+            assert stage.lanes.watch.state(lane)["state"] == state
 
     asyncio.run(ask())
 
@@ -711,11 +712,11 @@ def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
 def test_a_turn_that_hangs_is_named() -> None:
     async def ask() -> None:
         stage = Stage(Worker(), Worker())
-        assert stage.lanes.hung() == []
+        assert stage.lanes.watch.hung() == []
         now = asyncio.get_running_loop().time()
-        stage.lanes.lanes["t", 0].turn_since = now - lanes.TURN_MAX_S - 1
+        stage.lanes.lanes["t", 0].turn_since = now - lanewatch.TURN_MAX_S - 1
         stage.lanes.lanes["t", 1].turn_since = now
-        assert stage.lanes.hung() == ["t-0"]
+        assert stage.lanes.watch.hung() == ["t-0"]
 
     asyncio.run(ask())
 
