@@ -92,7 +92,7 @@ async def test_silent_and_slow_peers_keep_nobody_out() -> None:
     async with serving() as port:
         silent = [await connect(port) for _ in range(http.CONNECTIONS_MAX * 2)]
         for _, writer in silent[::2]:
-            writer.write(b"GET /hel")
+            writer.write(b"GET /h")
         for _ in range(3):
             assert b"hello nobody" in await talk(port, b"GET /hello HTTP/1.0\r\n\r\n")
         ended = [reader for reader, _ in silent if reader.at_eof()]
