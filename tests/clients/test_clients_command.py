@@ -21,7 +21,7 @@ from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest
 from support.asking import produce
 from support.harness import BrokerProcess, WireConnection
 from support.one_partition import create
-from support.scraping import Scrape
+from support.scraping import scrape_at
 
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
 HOSTILE = 'a"b\n\x1b[2J[red]é'
@@ -67,7 +67,7 @@ def test_clients_are_listed_with_what_they_said(broker: BrokerProcess, named: Wi
     (one,) = (row for row in rows if row["client_id"] == HOSTILE)
     assert (one["software"], one["version"], one["listener"]) == ("a-library", "1.2.3", "PLAINTEXT")
     assert any(row["client_id"] == "a-producer" and row["software"] == "confluent-kafka-python" for row in rows)
-    found = Scrape(broker.http)
+    found = scrape_at(f"http://{broker.http}")
     assert found("penstock_clients", software="a-library", version="1.2.3") == 1
     assert HOSTILE not in {text for labels in found.samples for _, text in labels[1]}
     # For people: nothing that moves a cursor, and no markup.

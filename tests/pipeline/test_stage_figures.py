@@ -20,7 +20,7 @@ from support.clock import Clock
 from support.dedupe_world import World as DedupeWorld
 from support.harness import BrokerProcess
 from support.mirror_world import HEADER_BYTES, World, alone, brokers
-from support.scrape import Scrape, await_figures, health, scrape, scrapes
+from support.scraping import Scrape, await_figures, health, scrape, scrapes
 
 HOUR_MS = 3_600_000
 

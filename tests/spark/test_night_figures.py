@@ -17,7 +17,7 @@ from penstock.metrics import FAMILIES as PROCESS_FAMILIES
 from penstock.pipeline.etl.figures import FAMILIES, UNNAMED
 from support.etl_world import World
 from support.harness import BrokerProcess
-from support.scrape import Scrape, get, scrape_at, served
+from support.scraping import Scrape, get, scrape_at, served
 
 pytestmark = [pytest.mark.spark]
 
@@ -108,7 +108,7 @@ def test_following_shows_what_it_waits_for_and_what_it_has_loaded(shared_broker:
             assert found.value("penstock_night_waiting", table=UNNAMED, reason="arrival") == 1
             assert found.value("penstock_night_due_timestamp_seconds") == end_of(yesterday)
             assert found.rows("penstock_night_rows") == []
-            assert get(f"{url}/health/ready") == (200, '{"unasked": [], "failed": {}}\n')
+            assert get(f"{url}/health/ready") == (200, b'{"unasked": [], "failed": {}}\n')
             world.arrive()
             wait_for("waits until", said, following)
             found = scrape_at(url, open_metrics=True)
@@ -118,7 +118,7 @@ def test_following_shows_what_it_waits_for_and_what_it_has_loaded(shared_broker:
             assert found.value("penstock_night_last_loaded_day_timestamp_seconds") == end_of(yesterday)
             assert found.value("penstock_night_due_timestamp_seconds") == end_of(today)
             assert found.kinds == {family.name: family.kind for family in (*PROCESS_FAMILIES, *FAMILIES)}
-            assert get(f"{url}/health/live") == (200, "{}\n")
+            assert get(f"{url}/health/live") == (200, b"{}\n")
             lines = [json.loads(line) for line in said.read_text().splitlines()]
             assert {line["process"] for line in lines} == {"etl"} and all(line["level"] == "INFO" for line in lines)
         finally:

@@ -39,7 +39,6 @@ Inside the test process
 - `compacted`: keyed batches, passes of the cleaner, what a reader finds
 - `crafted`: batches of magic 2 made byte by byte, right ones and poisons
 - `messagesets`: message sets of magic 0 and 1 in plain Python
-- `scrape`: what a process says of itself over HTTP
 - `rows`: what columns hold, as records
 - `id_columns`: ids as the columns that `IdStore` takes
 - `pagecache`: what of a file is in the page cache

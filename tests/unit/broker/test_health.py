@@ -16,7 +16,7 @@ from penstock.broker.logs import opening
 from support.asking import complaint, create, produce, refused
 from support.harness import BrokerProcess
 from support.patience import until
-from support.scraping import Scrape, get, get_json
+from support.scraping import get, get_json, scrape_at
 
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
 LIVE, READY = "/health/live", "/health/ready"
@@ -33,16 +33,16 @@ def free_port() -> int:
 def answers(address: str) -> bool:
     """Whether anything is served there."""
     try:
-        return get(address, LIVE)[0] == 200
+        return get(f"http://{address}{LIVE}")[0] == 200
     except OSError:
         return False
 
 
 def test_a_broker_that_serves_is_live_and_ready(make_broker: Callable[..., BrokerProcess]) -> None:
     broker = make_broker(**HTTP)
-    assert get_json(broker.http, READY) == (200, {"ready": True, "state": "serving"})
-    assert get_json(broker.http, LIVE) == (200, {"live": True, "state": "serving"})
-    assert Scrape(broker.http)("penstock_broker_ready") == 1
+    assert get_json(f"http://{broker.http}{READY}") == (200, {"ready": True, "state": "serving"})
+    assert get_json(f"http://{broker.http}{LIVE}") == (200, {"live": True, "state": "serving"})
+    assert scrape_at(f"http://{broker.http}")("penstock_broker_ready") == 1
 
 
 def test_a_broker_that_recovers_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,16 +66,21 @@ def test_a_broker_that_recovers_says_how_far_it_is(tmp_path: Path, monkeypatch: 
     starting = threading.Thread(target=broker.start)
     starting.start()
     try:
-        until(lambda: answers(address) and get_json(address, READY)[1].get("recovering") == [1, 3], "one of three logs")
-        status, said = get_json(address, READY)
+        until(
+            lambda: answers(address) and get_json(f"http://{address}{READY}")[1].get("recovering") == [1, 3],
+            "one of three logs",
+        )
+        status, said = get_json(f"http://{address}{READY}")
         assert (status, said["ready"], said["state"]) == (503, False, "recovering")
-        assert get_json(address, LIVE)[0] == 200
-        found = Scrape(address)
+        assert get_json(f"http://{address}{LIVE}")[0] == 200
+        found = scrape_at(f"http://{address}")
         assert (found("penstock_broker_ready"), found("penstock_broker_recovering_partitions")) == (0, 2)
         go_on.set()
         starting.join(WAIT_S)
-        until(lambda: get_json(address, READY) == (200, {"ready": True, "state": "serving"}), "a broker that is ready")
-        assert Scrape(address)("penstock_broker_recovering_partitions") == 0
+        until(
+            lambda: get_json(f"http://{address}{READY}") == (200, {"ready": True, "state": "serving"}), "a broker that is ready"
+        )
+        assert scrape_at(f"http://{address}")("penstock_broker_recovering_partitions") == 0
     finally:
         go_on.set()
         starting.join(WAIT_S)
@@ -117,7 +122,7 @@ def test_an_address_that_can_not_be_is_refused(tmp_path: Path, listen: str, code
 def test_others_reach_it_where_that_is_said(make_broker: Callable[..., BrokerProcess]) -> None:
     broker = make_broker(**{"penstock.http.listen": "0.0.0.0:0", "penstock.http.public": True})
     assert re.fullmatch(r"0\.0\.0\.0:\d+", broker.http)
-    assert get(broker.http.replace("0.0.0.0", "127.0.0.1"), READY)[0] == 200
+    assert get(f"http://{broker.http.replace('0.0.0.0', '127.0.0.1')}{READY}")[0] == 200
 
 
 def test_lines_of_a_broker_name_it_and_may_be_json(make_broker: Callable[..., BrokerProcess]) -> None:

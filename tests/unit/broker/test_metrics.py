@@ -20,7 +20,7 @@ from support.harness import BrokerProcess, WireConnection
 from support.one_partition import create
 from support.pagecache import drop_cache_or_skip
 from support.patience import until
-from support.scraping import Scrape, families
+from support.scraping import Scrape, page_at, parsed, scrape_at
 
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
 TOPICS = "kafka_server_brokertopicmetrics"
@@ -46,7 +46,7 @@ def test_each_metric_that_is_declared_is_on_the_page_and_no_other(make_broker: M
     commit(broker, "readers", "seen", 1)
     declared = {family.name: family for family in (*FAMILIES, *metrics.FAMILIES)}
     for open_metrics in (True, False):
-        found = families(broker.http, open_metrics=open_metrics)
+        found = parsed(page_at(f"http://{broker.http}", open_metrics=open_metrics), open_metrics=open_metrics)
         names = [family.name.removesuffix("_total") for family in found]
         assert sorted(names) == sorted(set(names))
         assert set(names) == set(declared)
@@ -63,7 +63,7 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     broker = make_broker(**HTTP)
     create(broker.bootstrap, "loaded", **{"max.message.bytes": "500"})
     create(broker.bootstrap, "idle")
-    before = Scrape(broker.http)
+    before = scrape_at(f"http://{broker.http}")
     assert before(f"{TOPICS}_messagesin_total", topic="idle") == 0
     assert produce(broker, "loaded", 20) == 0
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0})
@@ -75,7 +75,7 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     assert len(consumer.consume(20, 30)) == 20
     consumer.commit(offsets=[TopicPartition("loaded", 0, 15)], asynchronous=False)
     consumer.close()
-    found = Scrape(broker.http)
+    found = scrape_at(f"http://{broker.http}")
     log_bytes = (broker.data / "loaded-0" / "00000000000000000000.log").stat().st_size
     assert found(f"{TOPICS}_messagesin_total", topic="loaded") == 20
     assert found(f"{TOPICS}_failedproducerequests_total", topic="loaded") == 1
@@ -88,8 +88,8 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     assert found("kafka_network_requestmetrics_totaltimems", request="Produce", quantile=0.99) > 0
     assert found("penstock_request_seconds_count", request="Produce", phase="total") == 21
     assert found("kafka_network_requestmetrics_requests_total", request="Produce", version=9) == 20
-    named = {row["request"] for row in found.rows("kafka_network_requestmetrics_requests_total")}
-    assert named == {row["request"] for row in found.rows("kafka_network_requestmetrics_totaltimems_count")}
+    named = {row["request"] for row, _ in found.rows("kafka_network_requestmetrics_requests_total")}
+    assert named == {row["request"] for row, _ in found.rows("kafka_network_requestmetrics_totaltimems_count")}
     assert {"Produce", "FetchConsumer", "Metadata"} <= named
     assert found("penstock_connections_accepted_total") >= found("penstock_connections") >= 0
     log = {"topic": "loaded", "partition": 0}
@@ -112,7 +112,7 @@ def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker
     started_s = found("process_start_time_seconds")
     broker.kill()
     broker.start()
-    again = Scrape(broker.http)
+    again = scrape_at(f"http://{broker.http}")
     for name, labels, number in gauges:
         assert again(name, **labels) == number, name
     assert again(f"{TOPICS}_messagesin_total", topic="loaded") == 0  # and that it began again is said:
@@ -131,7 +131,7 @@ def test_a_group_is_behind_by_what_it_could_read(make_broker: MakeBroker) -> Non
     seen: list[Scrape] = []
 
     def is_known() -> bool:
-        seen.append(Scrape(broker.http))
+        seen.append(scrape_at(f"http://{broker.http}"))
         return seen[-1].get("penstock_consumergroup_lag_seconds", consumergroup="behind", topic="read", partition=0) is not None
 
     until(is_known, "the lag in seconds")
@@ -143,11 +143,11 @@ def test_a_group_is_behind_by_what_it_could_read(make_broker: MakeBroker) -> Non
     assert found("penstock_consumergroup_lag_estimated", consumergroup="behind", **where) == 0
     assert found(f"{GROUP}_lag", consumergroup="at-the-end", **where) == 0
     assert found("penstock_consumergroup_lag_seconds", consumergroup="at-the-end", **where) == 0
-    assert {row["consumergroup"] for row in found.rows(f"{GROUP}_lag")} == {"behind", "at-the-end"}
+    assert {row["consumergroup"] for row, _ in found.rows(f"{GROUP}_lag")} == {"behind", "at-the-end"}
     # What retention took can't be read: no lag comes of it.
     with WireConnection(broker.bootstrap) as wire:
         wire.ask(*delete_records("read", 3))
-    assert Scrape(broker.http)(f"{GROUP}_lag", consumergroup="behind", **where) == 2
+    assert scrape_at(f"http://{broker.http}")(f"{GROUP}_lag", consumergroup="behind", **where) == 2
 
 
 def test_members_are_counted_in_groups_of_both_protocols(make_broker: MakeBroker) -> None:
@@ -163,13 +163,13 @@ def test_members_are_counted_in_groups_of_both_protocols(make_broker: MakeBroker
         consumer.subscribe(["shared"])
         assert len(consumer.consume(4, 60)) == 4
         consumer.commit(offsets=[TopicPartition("shared", 0, 3)], asynchronous=False)
-    found = Scrape(broker.http)
+    found = scrape_at(f"http://{broker.http}")
     for group in ("classic", "consumer"):
         assert found(f"{GROUP}_members", consumergroup=group) == 1
         assert found(f"{GROUP}_lag", consumergroup=group, topic="shared", partition=0) == 1
     for consumer in consumers:
         consumer.close()
-    assert Scrape(broker.http)(f"{GROUP}_members", consumergroup="consumer") == 0
+    assert scrape_at(f"http://{broker.http}")(f"{GROUP}_members", consumergroup="consumer") == 0
 
 
 def test_the_age_of_what_is_not_in_memory_is_an_estimate(make_broker: MakeBroker) -> None:
@@ -184,7 +184,7 @@ def test_the_age_of_what_is_not_in_memory_is_an_estimate(make_broker: MakeBroker
     seen: list[Scrape] = []
 
     def is_known() -> bool:
-        seen.append(Scrape(broker.http))
+        seen.append(scrape_at(f"http://{broker.http}"))
         return seen[-1].get("penstock_consumergroup_lag_seconds", **where) is not None
 
     until(is_known, "the lag in seconds")
@@ -203,7 +203,10 @@ def test_names_of_groups_and_clients_are_read_back_as_they_are(make_broker: Make
     for name in groups:
         commit(broker, name, "named", 0)
     for open_metrics in (True, False):
-        found = {family.name: family for family in families(broker.http, open_metrics=open_metrics)}
+        found = {
+            family.name: family
+            for family in parsed(page_at(f"http://{broker.http}", open_metrics=open_metrics), open_metrics=open_metrics)
+        }
         assert {sample.labels["consumergroup"] for sample in found[f"{GROUP}_lag"].samples} == set(groups)
 
 
@@ -211,10 +214,10 @@ def test_a_topic_that_is_deleted_takes_its_figures_along(make_broker: MakeBroker
     broker = make_broker(**HTTP)
     create(broker.bootstrap, "short")
     produce(broker, "short", 5)
-    before = Scrape(broker.http)
+    before = scrape_at(f"http://{broker.http}")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["short"])["short"].result(30)
-    after = Scrape(broker.http)
+    after = scrape_at(f"http://{broker.http}")
     assert after.get(f"{TOPICS}_messagesin_total", topic="short") is None
     assert after.get("kafka_log_log_size", topic="short", partition=0) is None
     assert after(f"{TOPICS}_messagesin_total") >= before(f"{TOPICS}_messagesin_total") >= 5
@@ -225,7 +228,7 @@ def test_series_of_partitions_can_be_chosen(make_broker: MakeBroker, wanted: str
     broker = make_broker(**HTTP, **{"penstock.metrics.partitions": wanted})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("few", 3)])["few"].result(30)
-    found = Scrape(broker.http)
+    found = scrape_at(f"http://{broker.http}")
     assert len(found.rows("kafka_log_log_size")) == (0 if wanted == "false" else 3)
     dropped = found.get("penstock_metrics_dropped_series", family="kafka_log_log_size")
     assert dropped == (3 if wanted == "false" else None)
@@ -236,7 +239,7 @@ def test_a_broker_in_the_process_shows_its_figures(tmp_path: Path) -> None:
     with Broker(tmp_path, properties=HTTP) as broker:
         create(broker.bootstrap, "here")
         produce(broker, "here", 2)
-        found = Scrape(broker.http)
+        found = scrape_at(f"http://{broker.http}")
         assert found("kafka_log_log_logendoffset", topic="here", partition=0) == 2
         assert found(f"{TOPICS}_messagesin_total", topic="here") == 2
     with Broker(tmp_path) as broker, pytest.raises(RuntimeError, match=r"penstock\.http\.listen"):

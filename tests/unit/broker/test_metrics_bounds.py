@@ -22,7 +22,7 @@ from penstock.broker.turns import Turns
 from penstock.metrics import REST, Page, labels_text
 from penstock.pyx.log.logmanager import TopicFigures
 from support.onloop import on_loop
-from support.scraping import read
+from support.scraping import Scrape
 
 MANY = 10_000
 
@@ -65,7 +65,7 @@ async def test_many_topics_and_groups_make_a_page_that_is_no_larger() -> None:
     world = World(MANY)
     body, bounds = await world.page()
     assert len(body) < PAGE_BYTES
-    found = read(body)
+    found = Scrape(body).samples
     shown = [labels for (name, labels) in found if name == "kafka_server_brokertopicmetrics_messagesin_total"]
     topics = {dict(labels).get("topic") for labels in shown}
     busiest = set(world.names[-len(topics) + 2 :])
@@ -83,7 +83,7 @@ async def test_many_topics_and_groups_make_a_page_that_is_no_larger() -> None:
 
 @on_loop
 async def test_each_partition_has_its_series_where_that_is_asked_for() -> None:
-    found = read((await World(2_500, "true").page())[0])
+    found = Scrape((await World(2_500, "true").page())[0]).samples
     assert len([name for name, _ in found if name == "kafka_log_log_size"]) == 2_500
 
 
@@ -93,7 +93,7 @@ async def test_the_rest_of_the_topics_never_goes_back() -> None:
     rest = ("kafka_server_brokertopicmetrics_messagesin_total", frozenset({("topic", REST)}))
 
     async def grown() -> float:
-        return read((await world.page())[0])[rest]
+        return Scrape((await world.page())[0]).samples[rest]
 
     def grow(name: str, by: int) -> None:
         world.figures[name] = TopicFigures(*(number + by for number in world.figures[name]))

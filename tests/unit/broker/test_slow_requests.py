@@ -11,7 +11,7 @@ from support import faultio
 from support.asking import create
 from support.harness import BrokerProcess, WireConnection
 from support.patience import until
-from support.scraping import Scrape
+from support.scraping import scrape_at
 from support.transaction_wire import batch, produce_request
 
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
@@ -39,7 +39,7 @@ def slow_broker(tmp_path: Path, make_broker: Callable[..., BrokerProcess], thres
 def test_a_slow_request_is_a_line_and_a_count(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
     broker = slow_broker(tmp_path, make_broker, 50)
     produce_slowly(tmp_path, broker, 30)
-    assert Scrape(broker.http)("penstock_slow_requests_total", request="Produce") == 30
+    assert scrape_at(f"http://{broker.http}")("penstock_slow_requests_total", request="Produce") == 30
     until(lambda: LINE.search(broker.log_text()) is not None, "a line", broker.log_text)
     assert broker.stop() == 0
     lines = [line for line in broker.log_text().splitlines() if "slow request api=Produce" in line]

@@ -24,7 +24,7 @@ from penstock.pipeline.stages.outlook import Ends, Outlook
 from penstock.pipeline.stages.state import Ahead, Sight, state_of
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
-from support.scrape import Scrape
+from support.scraping import Scrape
 
 SILENT_MS = 370_000
 HOUR_MS = 3_600_000

@@ -21,7 +21,7 @@ from penstock.pipeline.etl.figures import UNNAMED, NightFigures
 from penstock.pipeline.etl.ledger import NightCommit, Range
 from penstock.pipeline.etl.load import Outcome
 from penstock.pipeline.etl.night import Night, parse_night
-from support.scrape import Scrape
+from support.scraping import Scrape
 
 NEW_YORK = ZoneInfo("America/New_York")
 FIRST = parse_night("2013-01-01")
