@@ -21,7 +21,8 @@ WINDOW_S = 150.0
 COARSE = 16
 """Of the data plane's buckets so many become one on the page: a factor of 4."""
 COARSE_BOUNDS_S = BOUNDS_S[COARSE - 1 :: COARSE]
-TIMES_BYTES = 150_000
+TIMES_BYTES = 450_000
+"""Enough for some 36 APIs. The broker of a pipeline's aggregate is asked for about 20."""
 VERSIONS_BYTES = 30_000
 
 FETCH = 1
