@@ -48,7 +48,7 @@ class DedupeFigures:
         self._choice = choice
         self._max_bytes = max_bytes
         self._workers = workers
-        self._dropped = dropped
+        self._dropped = {} if choice == "false" else dropped
 
     async def metrics(self, page: Page) -> None:
         """See Source."""

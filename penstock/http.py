@@ -88,14 +88,16 @@ class HttpServer:
             writer.transport.abort()
             raise
         finally:
-            del self._peers[task]
+            self._peers.pop(task, None)
 
     def _make_room(self) -> bool:
         """End the connection that has waited for its peer longest; False if each is being answered."""
         waiting = [(peer.waits_since_s, id(task), task) for task, peer in self._peers.items() if not peer.answering]
         if not waiting:
             return False
-        min(waiting)[2].cancel()
+        longest = min(waiting)[2]
+        longest.cancel()
+        del self._peers[longest]  # before the loop gets to it: the next one that comes is to end another
         return True
 
 
@@ -196,7 +198,7 @@ def address(listen: str, *, public: bool, key: str) -> tuple[str, int]:
     """Host and port of a text `HOST:PORT`.
 
     Raises ConfigError for another text, and for a host beyond loopback unless `public` says that it is meant: whoever reaches
-    it sees the names of topics and groups.
+    it sees the names of topics, groups and clients.
     """
     match = _ADDRESS.fullmatch(listen.strip())
     if match is None or int(match["port"]) > 65_535:

@@ -16,7 +16,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -124,17 +124,6 @@ class Page:
     def _sample_name(self) -> str:
         assert self._family is not None
         return f"{self._family.name}_total" if self._family.kind == "counter" else self._family.name
-
-
-def bounded(
-    rows: Mapping[str, Sequence[float]], most: int, weight: Callable[[Sequence[float]], float]
-) -> list[tuple[str, Sequence[float]]]:
-    """The rows by name, at most so many: the heaviest, and the sum of all others under `REST`."""
-    if len(rows) <= most:
-        return list(rows.items())
-    ordered = sorted(rows.items(), key=lambda row: weight(row[1]), reverse=True)
-    rest = [sum(column) for column in zip(*(numbers for _, numbers in ordered[most:]), strict=True)]
-    return [*ordered[:most], (REST, rest)]
 
 
 class Source(Protocol):

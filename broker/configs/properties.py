@@ -370,7 +370,7 @@ SCHEMA = Schema(
             parse_choice("auto", "true", "false"),
             "auto",
             "Whether `/metrics` has a series for each partition, and for each partition of a group; `auto`: as long as there"
-            " are few enough (2,000 of each kind, and a page of 1 MB).",
+            " are few enough (2,000 of each kind, and 2.5 MB of them).",
         ),
         Property(
             "penstock.slow.request.ms",

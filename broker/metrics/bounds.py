@@ -29,9 +29,9 @@ def row_bytes(family: Family, labels: str) -> int:
 class Bounds:
     """Of one page: how many bytes are left, and what was left out."""
 
-    def __init__(self) -> None:
-        self.left_bytes = PAGE_BYTES - OTHERS_BYTES
-        self.dropped: dict[str, int] = {}
+    def __init__(self, left_bytes: int = PAGE_BYTES - OTHERS_BYTES, dropped: dict[str, int] | None = None) -> None:
+        self.left_bytes = left_bytes
+        self.dropped: dict[str, int] = {} if dropped is None else dropped
 
     def fitting(self, families: Sequence[Family], labels: Sequence[str], most_bytes: int, of: int | None = None) -> int:
         """How many rows, from the first one on, fit if each has a sample in each family; their bytes are taken, and those that
@@ -46,7 +46,7 @@ class Bounds:
             left_bytes -= size
             self.left_bytes -= size
             count += 1
-        for family in families:
+        for family in dict.fromkeys(families):
             self.drop(family, (len(labels) if of is None else of) - count)
         return count
 

@@ -65,7 +65,8 @@ class GroupGatherer:
         for _, name, (topic, partition), _ in shown:
             await turns.take()
             labels.append(labels_text(GROUP_LAG, (name, topic, str(partition))))
-        count = len(labels) if config == "true" else bounds.fitting(OF_PARTITION, labels, EACH_BYTES, len(rows))
+        wanted = 0 if config == "false" else len(rows)
+        count = len(labels) if config == "true" else bounds.fitting(OF_PARTITION, labels, EACH_BYTES, wanted)
         each = list(zip(labels[:count], shown[:count], strict=True))
         page.family(GROUP_LAG)
         page.samples([(text, behind) for text, (behind, *_) in each])

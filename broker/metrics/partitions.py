@@ -39,6 +39,9 @@ from penstock.broker.topic import PartitionState
 from penstock.broker.turns import Turns
 from penstock.metrics import Family, Page, labels_text, one
 
+EACH_BYTES = 2_500_000
+"""Of series by partition, beside all else on the page. `ROWS_MAX` partitions with names of usual lengths fit."""
+
 LogFigures = tuple[int, int, int]
 """Bytes, first offset, end."""
 OF_LOGS = ((LOG_END, 2), (LOG_SIZE, 0), (LOG_START, 1), (CURRENT_OFFSET, 2), (OLDEST_OFFSET, 1))
@@ -99,7 +102,7 @@ class PartitionGatherer:
                     keys.append(key)
                     states.append(state)
         await self._write_each(page, bounds, keys, [_figures(state) for state in states], logs, wanted == "true", turns)
-        if not is_each:
+        if not is_each and wanted != "false":
             for family in (*(family for family, _ in OF_LOGS), *OF_COPIES):
                 bounds.drop(family, count)
         _write_counts(page, counts, len(topics))
@@ -116,6 +119,7 @@ class PartitionGatherer:
         turns: Turns,
     ) -> None:
         """Each partition's figures: a family as a whole, or not at all."""
+        bounds = Bounds(EACH_BYTES, bounds.dropped)
         before, self._labels = self._labels, {}
         for key in keys:
             await turns.take()

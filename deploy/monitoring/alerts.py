@@ -88,13 +88,28 @@ BROKER_ALERTS = (
         (fires("up", BROKER, "1 0x5", 4), quiet("up", BROKER, "1x3 0 1x5", 5), quiet("up", STAGE, "0x5", 4)),
     ),
     Alert(
+        "PenstockRestarts",
+        "critical",
+        'changes(process_start_time_seconds{part=~"broker|mirror|dedupe"}[{15m}]) > 2',
+        "{0m}",
+        "The {{ $labels.part }} on {{ $labels.instance }} has begun again {{ $value }} times within {15m}.",
+        "systemctl status penstock-{{ $labels.part }}; journalctl -u penstock-{{ $labels.part }} -n 100",
+        "It ends soon after each start, before anybody sees it down. The last lines before each start say why.",
+        (
+            fires("process_start_time_seconds", BROKER, "0x3 100x3 200x3 300x30", 16, "3"),
+            fires("process_start_time_seconds", STAGE, "0+60x30", 20, "15"),
+            quiet("process_start_time_seconds", BROKER, "0x5 100x5 200x30", 16),
+        ),
+    ),
+    Alert(
         "PenstockBrokerNotReady",
         "critical",
         "penstock_broker_ready == 0 and changes(penstock_broker_recovering_partitions[{10m}]) == 0",
         "{5m}",
         "Broker {{ $labels.instance }} in {{ $labels.datacenter }} is not ready, and its recovery does not move.",
         "journalctl -u penstock-broker -n 50; penstock doctor " + SERVER,
-        "The broker runs and serves no client. While recovery moves, the number of partitions falls and nothing fires.",
+        "The broker opens its logs, or its metadata store doesn't answer. While recovery moves, the number of partitions falls "
+        "and nothing fires.",
         (
             Case(
                 {
@@ -222,7 +237,8 @@ BROKER_ALERTS = (
         "{5m}",
         "{{ $labels.part }} {{ $labels.instance }} leaves {{ $value }} series of {{ $labels.family }} out of its figures.",
         "penstock topics list -b <instance>:9092",
-        'There are more topics, groups or partitions than a scrape shows; the rest is summed as "*rest*". Alerts see that sum.',
+        "There are more topics, groups or partitions than a scrape shows: no alert sees those that it leaves out. If that is "
+        "meant, say so: `penstock.metrics.partitions=false`.",
         (
             fires("penstock_metrics_dropped_series", BROKER, "0 5x20", 10, "5", family="kafka_log_log_size"),
             quiet("penstock_metrics_dropped_series", BROKER, "0x20", 10, family="kafka_log_log_size"),
@@ -354,13 +370,15 @@ PIPELINE_ALERTS = (
     Alert(
         "PenstockNightLate",
         "critical",
-        "time() > penstock_night_due_timestamp_seconds + {grace:s}",
+        # A host that is gone shows nothing: what it showed last counts for three days.
+        "time() > last_over_time(penstock_night_due_timestamp_seconds[{3d}]) + {grace:s}",
         "{0m}",
         "The night of table {{ $labels.table }} is late: it should have been loaded {grace} ago.",
         "systemctl status penstock-etl penstock-etl.timer; journalctl -u penstock-etl -n 50",
         "The night waits for a lane, failed, or didn't start. The journal has the reason, and the command to go on.",
         (
             fires("penstock_night_due_timestamp_seconds", TABLE, "3600x200", 121),
+            fires("penstock_night_due_timestamp_seconds", TABLE, "3600x60 _x300", 240),
             quiet("penstock_night_due_timestamp_seconds", TABLE, "3600x200", 119),
         ),
     ),

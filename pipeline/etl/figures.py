@@ -2,12 +2,15 @@
 
 `penstock etl --follow` shows them over HTTP. Every load writes them into a file for node_exporter's textfile collector once it
 has ended, however it did; one that is killed leaves the file of before, whose times then grow old. What a load doesn't know
-(other tables, when a night was loaded that it finds loaded) it takes over from that file.
+(when a night was loaded that it finds loaded) it takes over from that file, and of tables that aren't its own whatever the file
+has when it writes: another load may have written it meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
 import threading
 import time
@@ -66,6 +69,8 @@ class TableFigures:
     """Those of one table."""
 
     numbers: dict[Family, float] = field(default_factory=dict)
+    is_ours: bool = False
+    """This process has tried it, or asked for its next night."""
     is_open: bool = True
     """A night was begun, and nobody knows yet what becomes of it."""
     reason: str = ""
@@ -87,7 +92,7 @@ class NightFigures:
         self._writing = threading.Lock()
         self._chosen: list[str] = []
         self._waits: Callable[[str], bool] = lambda name: False
-        self._begin_from_file()
+        self._take_over(self._tables, KEPT)
 
     @contextlib.contextmanager
     def until_the_end(self, chosen: Iterable[str]) -> Iterator[None]:
@@ -108,7 +113,8 @@ class NightFigures:
 
     def begin(self, name: str) -> None:
         """A night of the table is tried."""
-        self._tables[name].is_open, self._tables[name].reason = True, ""
+        table = self._tables[name]
+        table.is_ours, table.is_open, table.reason = True, True, ""
 
     def done(self, name: str, outcome: Outcome, newest: Night | None) -> None:
         """A night is loaded, or is there already; `newest` is the newest that the table has."""
@@ -116,6 +122,7 @@ class NightFigures:
         if outcome.did != "already":
             table.numbers[LOADED_AT] = time.time()
             table.numbers[DURATION] = outcome.seconds
+            self._take_over([name], (LOADED_ROWS, LOADED_REJECTS))
             for family, count in ((LOADED_ROWS, commit.rows), (LOADED_REJECTS, commit.rejects)):
                 table.numbers[family] = table.numbers.get(family, 0) + count
         table.numbers |= {ROWS: commit.rows, REJECTS: commit.rejects}
@@ -136,7 +143,7 @@ class NightFigures:
         """The night that comes next, and what it waits for: nothing, its day's end, or another try. `newest` is the newest that
         the table has."""
         table = self._tables[name]
-        table.reason, table.is_asked = reason, True
+        table.is_ours, table.reason, table.is_asked = True, reason, True
         table.numbers[DUE] = night.end_ms(self._zone) / 1000
         if newest is not None:
             table.numbers[LOADED_TO] = newest.end_ms(self._zone) / 1000
@@ -145,12 +152,13 @@ class NightFigures:
         """The process ends; the nights that it has begun didn't get anywhere."""
         for name in self._chosen:
             if self._tables[name].is_open:
+                self._tables[name].is_ours = True
                 self._tables[name].numbers[EXIT_CODE] = code
         self._write()
 
     def _ended(self, name: str, code: int, newest: Night | None) -> None:
         table = self._tables[name]
-        table.is_open, table.is_asked = False, True
+        table.is_ours, table.is_open, table.is_asked = True, False, True
         table.numbers[EXIT_CODE] = code
         if code == 0:
             table.reason = table.said = ""
@@ -192,19 +200,20 @@ class NightFigures:
     def _write(self) -> None:
         if self._path is None:
             return
-        page = Page()
-        self._fill(page)
         try:
-            with self._writing:
+            with self._writing, _alone_in(self._path.parent):
+                self._take_over([name for name, table in self._tables.items() if not table.is_ours], KEPT)
+                page = Page()
+                self._fill(page)
                 # Its reader is another user, whatever this one's umask is.
                 replace_file(self._path, page.encode(), readable=True)
         except OSError as error:
             _log.warning("the figures of nights can't be written to `%s`: %s", self._path, os_error_text(error))
 
-    def _begin_from_file(self) -> None:
-        """Take over what the load before this one knew."""
-        families = {f"{family.name}{'_total' * (family.kind == 'counter')}": family for family in KEPT}
-        names = {_label(name): name for name in self._tables}
+    def _take_over(self, tables: Iterable[str], kept: Iterable[Family]) -> None:
+        """Take some figures of tables over from the file, where another load has left them."""
+        families = {f"{family.name}{'_total' * (family.kind == 'counter')}": family for family in kept}
+        names = {_label(name): name for name in tables}
         for found in self._lines():
             family, name = families.get(found["family"]), names.get(re.sub(r"\\(.)", _unescaped, found["table"]))
             with contextlib.suppress(ValueError):
@@ -222,6 +231,17 @@ class NightFigures:
             _log.warning("the figures of nights in `%s` can't be read, and begin again at nothing: %s", self._path, error)
             return
         yield from filter(None, map(_LINE.fullmatch, text.split("\n")))
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Among the loads that write into a folder. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _label(name: str) -> str:

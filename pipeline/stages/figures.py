@@ -151,7 +151,7 @@ class LaneFigures:
         self._choice = choice
         self._lanes = lanes
         self._topics = topics
-        self._dropped = dropped
+        self._dropped = {} if choice == "false" else dropped  # what was chosen isn't missing
         self._had: dict[Key, set[str]] = {}
         """The states that each has had: those get a series, since all states of all partitions would be most of the page."""
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
+from penstock.broker.metrics.bounds import ROWS_MAX
 from support import faultio
 from support.asking import create
 from support.clock import Clock
@@ -21,6 +23,7 @@ from support.prometheus import ABSENT, Prometheus, free_port, is_there
 
 Make = Callable[..., BrokerProcess]
 Faults = tuple[dict[str, str], Path]
+WAIT_S = 60.0
 FREE = "penstock_log_folder_free_bytes"
 FOLDERS: dict[str, object] = {"log.flush.interval.ms": 100, "log.flush.scheduler.interval.ms": 100}
 
@@ -133,13 +136,11 @@ def test_a_start_that_does_not_get_on(watched: Make, prometheus: Prometheus, fau
 
 
 def test_series_that_are_left_out(watched: Make, prometheus: Prometheus) -> None:
-    broker = watched(**{"penstock.metrics.partitions": "false"})
-    create(broker, "many", partitions=3)
+    broker = watched()
+    create(broker, "many", partitions=ROWS_MAX + 1)
     found = prometheus.await_firing("PenstockSeriesDropped", family="kafka_log_log_size")
     assert "broker ewr-1 leaves" in found["summary"] and "series of kafka_log_log_size out of its figures" in found["summary"]
-    broker.stop()
-    broker.properties["penstock.metrics.partitions"] = "auto"
-    broker.start()
+    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics(["many"])["many"].result(WAIT_S)
     prometheus.await_clear("PenstockSeriesDropped")
 
 

@@ -63,7 +63,7 @@ def test_other_bounds_stand_in_the_rules_and_their_words(tmp_path: Path) -> None
     for name in ("broker", "pipeline"):
         promtool("check", "rules", tmp_path / "rules" / f"{name}.yml")
     text = (tmp_path / "rules" / "broker.yml").read_text() + (tmp_path / "rules" / "pipeline.yml").read_text()
-    for words in ("[1h], 43200) < 0", "is full within 12h", "_seconds + 7200", "> 0.25", "< 604800", "less than 7d", "for: 3d"):
+    for words in ("[1h], 43200) < 0", "is full within 12h", ") + 7200", "> 0.25", "< 604800", "less than 7d", "for: 3d"):
         assert words in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -99,6 +100,20 @@ async def test_silent_and_slow_peers_keep_nobody_out() -> None:
         assert len(ended) >= http.CONNECTIONS_MAX
         for _, writer in silent:
             writer.close()
+
+
+@on_loop
+async def test_connections_that_come_at_once_are_no_more_than_the_bound() -> None:
+    async with serving() as port:
+        every = await asyncio.gather(*(connect(port) for _ in range(100)))
+        ended = asyncio.gather(*(reader.read() for reader, _ in every), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ended), 1.0)
+        left = [reader for reader, _ in every if not reader.at_eof() and reader.exception() is None]
+        assert 0 < len(left) <= http.CONNECTIONS_MAX
+        for _, writer in every:
+            writer.close()
+        await ended
 
 
 @on_loop

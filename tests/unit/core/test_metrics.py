@@ -18,8 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 from prometheus_client.samples import Sample
 
-from penstock import metrics
-from penstock.metrics import Family, Page, Process, bounded, labels_text, routes
+from penstock.metrics import Family, Page, Process, labels_text, routes
 from support.onloop import on_loop
 
 RECORDS = Family("a_records", "counter", 'Records, "all" of them\nin \\ out.', ("topic", "partition"))
@@ -94,12 +93,6 @@ def test_a_family_is_on_a_page_once() -> None:
         page.family(SIZE)
     with pytest.raises(ValueError, match="no _total"):
         Family("a_total", "counter", "")
-
-
-def test_a_bound_keeps_the_heaviest_and_sums_the_rest() -> None:
-    rows = {name: (weight, 1) for name, weight in (("a", 5), ("b", 1), ("c", 9), ("d", 2))}
-    assert bounded(rows, 4, lambda row: row[0]) == list(rows.items())
-    assert bounded(rows, 2, lambda row: row[0]) == [("c", (9, 1)), ("a", (5, 1)), (metrics.REST, [3, 2])]
 
 
 def _age_s() -> float:

@@ -87,6 +87,23 @@ def test_an_end_that_no_night_told_is_told_of_those_that_were_begun(tmp_path: Pa
     assert codes(path) == [0, 143]
 
 
+def test_two_loads_of_one_pipeline_write_about_their_own_tables(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    first, second = (NightFigures("ab", NEW_YORK, str(path)) for _ in range(2))
+    first.begin("a")
+    second.failed("b", EtlError("no"), None)
+    first.done("a", outcome(FIRST, 10, 1), FIRST)  # it has begun when nothing was known of the other
+    assert codes(path) == [0, 1]
+    second.done("b", outcome(FIRST, 5, 0), FIRST)
+    first.end(0)
+    assert codes(path) == [0, 0]
+    second.done("a", outcome(FIRST.next, 7, 0), FIRST.next)  # a night of the other's table, by hand
+    found = Scrape(path.read_text())
+    assert found.value("penstock_night_loaded_rows_total", table="a") == 17
+    assert found.value("penstock_night_rows", table="a") == 7
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def codes(path: Path) -> list[float]:
     """The exit codes of all tables, by their names."""
     found = Scrape(path.read_text()).rows("penstock_night_exit_code")
