@@ -140,7 +140,8 @@ def test_series_that_are_left_out(watched: Make, prometheus: Prometheus) -> None
     create(broker, "many", partitions=ROWS_MAX + 1)
     found = prometheus.await_firing("PenstockSeriesDropped", family="kafka_log_log_size")
     assert "broker ewr-1 leaves" in found["summary"] and "series of kafka_log_log_size out of its figures" in found["summary"]
-    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics(["many"])["many"].result(WAIT_S)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["many"])["many"].result(WAIT_S)
     prometheus.await_clear("PenstockSeriesDropped")
 
 
