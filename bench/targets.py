@@ -378,6 +378,7 @@ PIPELINE_TARGETS = [
         "a night with 1 % rejects",
         "<= 1.1 x the same night without",
         tuple(Bound("night-rejects", metric, 1.1, times=WITHOUT) for metric in ("night_s", "cpu_us_per_row")),
+        why="measured before Arrow copied the rejects; since then only beside other work, where the CPU was 1.0 x",
     ),
     Target(
         "a night of 2,000 events, from the command to the table",

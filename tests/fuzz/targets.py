@@ -22,6 +22,12 @@ from typing import Any
 
 import atheris
 
+# The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds. It comes first, since
+# the network threads' module imports them, too.
+with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():
+    from penstock.pyx.wire.header import REQUESTS, RESPONSES
+    from penstock.pyx.wire.message import WireError
+
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
@@ -31,11 +37,6 @@ from penstock.pyx.net.border import DataPlane
 from penstock.pyx.record import codec, columns, convert, crc, rawbatch, upconvert
 from penstock.pyx.record.builder import BatchBuilder
 from support import crafted
-
-# The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
-with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():
-    from penstock.pyx.wire.header import REQUESTS, RESPONSES
-    from penstock.pyx.wire.message import WireError
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_BYTES = 1 << 20
