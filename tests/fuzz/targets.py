@@ -22,8 +22,8 @@ from typing import Any
 
 import atheris
 
-# The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds. It comes first, since
-# the network threads' module imports them, too.
+# The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds. First of
+# all, since the network threads' module imports them, too.
 with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():
     from penstock.pyx.wire.header import REQUESTS, RESPONSES
     from penstock.pyx.wire.message import WireError
