@@ -126,6 +126,16 @@ class Page:
         return f"{self._family.name}_total" if self._family.kind == "counter" else self._family.name
 
 
+def dropped_series(*labels: str) -> Family:
+    """The family by which a part says what its page leaves out; `labels` are the part's own, before the family's name."""
+    return Family(
+        "penstock_metrics_dropped_series",
+        "gauge",
+        f"Series that this page lacks, as there would be too many; what can be summed is under `{REST}`.",
+        (*labels, "family"),
+    )
+
+
 class Source(Protocol):
     """A part of a process that has figures."""
 

@@ -107,7 +107,7 @@ async def _create(context: Context, name: str, may_create: bool, deadline: Deadl
     if not may_create or context.topics.deleted_recently(name):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
     if name in INTERNAL:
-        made = context.topics.ensure_internal(name, *internal_settings(context.config, name))
+        made = context.topics.ensure(name, *internal_settings(context.config, name))
     else:
         made = context.topics.ensure(name, context.config["num.partitions"], {})
     try:

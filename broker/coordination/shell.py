@@ -91,7 +91,7 @@ class Coordinator(ABC, Generic[M]):
         if not self._partitions:
             count, configs = internal_settings(self._parts.config, self.topic)
             try:
-                topic = await self._parts.topics.ensure_internal(self.topic, count, configs)
+                topic = await self._parts.topics.ensure(self.topic, count, configs)
             except KafkaError as error:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
             self._partitions = len(topic.partitions)

@@ -7,7 +7,7 @@ they say is true all the same.
 
 from __future__ import annotations
 
-from penstock.metrics import Family
+from penstock.metrics import Family, dropped_series
 
 PHASES = (
     "total, queue (until its work begins), local (its work), waiting (for records, members, disks), send (until it is sent)"
@@ -165,12 +165,7 @@ CLOCK_SETTLED = Family(
     "penstock_clock_settled", "gauge", "0: the wall clock has jumped ahead and is not believed: nothing is deleted by its age."
 )
 CLOCK_JUMPS = Family("penstock_clock_jumps", "counter", "How often it has jumped ahead.")
-DROPPED = Family(
-    "penstock_metrics_dropped_series",
-    "gauge",
-    "Series that this page lacks, as there would be too many; what can be summed is under `*rest*`.",
-    ("family",),
-)
+DROPPED = dropped_series()
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family)) + tuple(TIMES.values())
 """All of them, but those of the process itself (`penstock.metrics`)."""

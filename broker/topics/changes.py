@@ -141,13 +141,9 @@ class Topics(Image):
             return await self._create(name, partitions, configs)
 
     async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """The topic of that name, created if it isn't there. Raises KafkaError."""
+        """The topic of that name, created if it isn't there; concurrent callers get the same one. Raises KafkaError."""
         async with self._changes_of(name):
             return self._by_name.get(name) or await self._create(name, partitions, configs)
-
-    async def ensure_internal(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """A coordinator's topic, created at its first use; concurrent callers get the same one."""
-        return await self.ensure(name, partitions, configs)
 
     @asynccontextmanager
     async def _changes_of(self, name: str) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.metrics import REST, Family, Page, labels_text
+from penstock.metrics import REST, Family, Page, dropped_series, labels_text
 from penstock.pipeline.stages.lane import Lane
 from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.state import GOING, STANDING
@@ -52,12 +52,7 @@ STATE = Family(
 LANES = Family("penstock_lanes", "gauge", "Partitions, or topics that have none yet, by state.", (*STAGE, "state"))
 HELD = Family("penstock_stage_held_bytes", "gauge", "Fetched, and not yet in a transaction that has ended.", STAGE)
 READY = Family("penstock_stage_ready", "gauge", "1: each partition was tried once, and the target answers.", STAGE)
-DROPPED = Family(
-    "penstock_metrics_dropped_series",
-    "gauge",
-    "Series that this page lacks, as there would be too many: sums stand for them.",
-    (*STAGE, "family"),
-)
+DROPPED = dropped_series(*STAGE)
 FAMILIES = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT, STATE, LANES, HELD, READY, DROPPED)
 
 Key = tuple[str, str, str]

@@ -60,7 +60,7 @@ class Topics:
     def get_by_id(self, topic_id: bytes) -> Any:
         return next((topic for topic in self.made.values() if topic.topic_id == topic_id), None)
 
-    async def ensure_internal(self, name: str, partitions: int, configs: object) -> Any:
+    async def ensure(self, name: str, partitions: int, configs: object) -> Any:
         return self.made.get(name) or self.make(name, 1)
 
     def get(self, name: str) -> Any:
