@@ -16,6 +16,7 @@ from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.log.logconfig cimport config_flushes
 from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
 from penstock.pyx.log.producerstate cimport producers_clear
+from penstock.pyx.log.role cimport NO_BROKER, NO_EPOCH, ROLE_LEADER
 from penstock.pyx.log.segment cimport segment_release
 from penstock.pyx.log.topictally cimport (
     PartitionTally, Tallies, TopicTally, tallies_close, tallies_drop, tallies_open, tallies_sum_others, tallies_take,
@@ -340,6 +341,9 @@ cdef Partition* partition_new(
     p.topic.assign(topic, n)
     p.index = index
     memcpy(p.topic_id, topic_id16, TOPIC_ID_BYTES)
+    p.role = ROLE_LEADER
+    p.leader_id = NO_BROKER
+    p.broker_epoch = p.partition_epoch = p.leads_since = p.unclean_epoch = NO_EPOCH
     pthread_rwlock_wrlock(&logs.lock)
     p.topic_tally = tallies_take(&logs.tallies, p.topic, index, &p.tally)
     pthread_rwlock_unlock(&logs.lock)

@@ -23,6 +23,7 @@ from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.logstate cimport NOTE_GONE, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
 from penstock.pyx.log.producerstate cimport producers_first_open
+from penstock.pyx.log.role cimport Mark
 from penstock.pyx.log.segment cimport DeletedFile, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
@@ -88,6 +89,16 @@ cdef struct PartitionLog:
     LogState log
     EndSlot end_slot                   # what `log.log_end` is stored in too, for the start after a kill -9
     int32_t leader_epoch               # atomic; set under the lock
+    int32_t role                       # atomic: Role; set under the lock, as all of the following
+    int32_t leader_id                  # NO_BROKER: nobody leads, or there is no cluster
+    int64_t broker_epoch               # this broker's, to which the role was told
+    int32_t partition_epoch            # the version of the partition's state in the metadata store
+    int32_t leads_since                # the leader epoch from which on it has led without a pause; NO_EPOCH
+    int32_t unclean_epoch              # the newest that an unclean election began; NO_EPOCH
+    int32_t isr_n                      # members of the ISR
+    int32_t enough                     # how many it needs before the high watermark moves
+    int64_t epoch_start                # the log end when it took the lead
+    vector[Mark] marks                 # of the other replicas, while it leads
     int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing
     int64_t high_watermark             # atomic, as is last_stable; set under the lock
     int64_t last_stable
