@@ -9,11 +9,14 @@
 // no class for some of the newest APIs, and its classes of records are left out:
 //     java -cp kafka-clients-4.4.0.jar:slf4j-api.jar:. WireGolden lowest > lowest
 //     java -cp kafka-clients-3.9.1.jar:slf4j-api.jar:. WireGolden before lowest > wire_java_39.hex
+// Of what brokers say to each other we speak the last version alone; Kafka 4 has no messages of a controller's any more:
+//     java -cp kafka-clients-3.9.1.jar:slf4j-api.jar:. WireGolden newest 4 5 6 7 56 >> wire_java_39.hex
 import java.lang.reflect.Field;
 import java.lang.reflect.ParameterizedType;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.HexFormat;
 import java.util.Map;
@@ -55,6 +58,13 @@ public class WireGolden {
                 System.out.println(key + " " + ApiMessageType.fromApiKey((short) key).lowestSupportedVersion());
             return;
         }
+        if (args.length > 0 && args[0].equals("newest")) {
+            for (int i = 1; i < args.length; i++) {
+                ApiMessageType api = ApiMessageType.fromApiKey(Short.parseShort(args[i]));
+                printVersion(api, api.highestSupportedVersion(false));
+            }
+            return;
+        }
         if (args.length == 2) {
             for (String line : Files.readAllLines(Path.of(args[1]))) {
                 String[] words = line.split(" ");
@@ -76,10 +86,13 @@ public class WireGolden {
     /** Every version of an API below end that is for general use. */
     static void printApi(int key, int end) throws Exception {
         ApiMessageType api = ApiMessageType.fromApiKey((short) key);
-        for (short v = api.lowestSupportedVersion(); v <= api.highestSupportedVersion(false) && v < end; v++) {
-            print(api.newRequest(), api.requestSchemas(), v);
-            print(api.newResponse(), api.responseSchemas(), v);
-        }
+        for (short v = api.lowestSupportedVersion(); v <= api.highestSupportedVersion(false) && v < end; v++)
+            printVersion(api, v);
+    }
+
+    static void printVersion(ApiMessageType api, short version) throws Exception {
+        print(api.newRequest(), api.requestSchemas(), version);
+        print(api.newResponse(), api.responseSchemas(), version);
     }
 
     static void print(ApiMessage message, Schema[] schemas, short version) throws Exception {
@@ -100,19 +113,26 @@ public class WireGolden {
     static void fill(Object message, Schema schema) throws Exception {
         for (BoundField bound : schema.fields()) {
             if (bound.def.type instanceof TaggedFields tagged)
-                for (Map.Entry<Integer, org.apache.kafka.common.protocol.types.Field> f : tagged.fields().entrySet())
-                    set(message, f.getValue().name, f.getValue().type);
+                for (org.apache.kafka.common.protocol.types.Field f : fields(tagged))
+                    set(message, f.name, f.type);
             else
                 set(message, bound.def.name, bound.def.type);
         }
     }
 
+    /** Kafka 3 has no method for it. */
+    @SuppressWarnings("unchecked")
+    static Collection<org.apache.kafka.common.protocol.types.Field> fields(TaggedFields tagged) throws Exception {
+        Field map = TaggedFields.class.getDeclaredField("fields");
+        map.setAccessible(true);
+        return ((Map<Integer, org.apache.kafka.common.protocol.types.Field>) map.get(tagged)).values();
+    }
+
     @SuppressWarnings("unchecked")
     static void set(Object message, String snake, Type type) throws Exception {
-        StringBuilder camel = new StringBuilder();
-        for (String word : snake.split("_"))
-            camel.append(camel.isEmpty() ? word : word.substring(0, 1).toUpperCase() + word.substring(1));
-        Field field = message.getClass().getDeclaredField(camel.toString());
+        // `is_kraft_controller` is isKRaftController.
+        Field field = Arrays.stream(message.getClass().getDeclaredFields())
+            .filter(one -> one.getName().equalsIgnoreCase(snake.replace("_", ""))).findFirst().orElseThrow();
         field.setAccessible(true);
         Class<?> java = field.getType();
         if (!type.isArray()) {

@@ -71,9 +71,17 @@ class Encoder:
             self.data += TEXT
 
     def _length(self, value: int, size: int) -> None:
-        size = 1 if self._flexible else size
-        self.lengths.append((len(self.data), size))
-        self.data += value.to_bytes(size, "big")
+        written = _varint(value) if self._flexible else value.to_bytes(size, "big")
+        self.lengths.append((len(self.data), len(written)))
+        self.data += written
+
+
+def _varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*data, value])
 
 
 @cache

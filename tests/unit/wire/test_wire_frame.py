@@ -203,7 +203,7 @@ def test_too_long_strings() -> None:
 
 
 def test_tables_by_key() -> None:
-    assert REQUESTS.keys() == RESPONSES.keys() and len(REQUESTS) == 54
+    assert REQUESTS.keys() == RESPONSES.keys() and len(REQUESTS) == 59
     for key in REQUESTS:
         assert REQUESTS[key].API_KEY == RESPONSES[key].API_KEY == key
         assert REQUESTS[key].MAX_VERSION == RESPONSES[key].MAX_VERSION
