@@ -30,6 +30,7 @@ process         `penstock broker` as a process that its caller starts, kills and
 pytest_plugin   fixtures for tests of programs that use Kafka
 api/            the handlers: one file an API
 cluster/        replication and the controller, as state machines
+replication/    what feeds them in a running broker
 coordination/   the group coordinator and the transaction coordinator
 configs/        configs, in layers
 logs/           log folders and the partitions' logs in them

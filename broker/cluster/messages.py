@@ -9,6 +9,8 @@ from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
 
 Partition = tuple[str, int]
 
+BEING_DELETED = -2  # in place of a leader: the topic is being deleted
+
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
@@ -93,3 +95,77 @@ class AlterPartitionAnswer:
     ask: AlterPartition
     error: int
     state: LeaderAndIsr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """An address of a broker, by the name of its listener; the security protocol has Kafka's number (0: PLAINTEXT)."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A broker that lives, as clients are told of it."""
+
+    broker: int
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """What every broker has to know of a partition. The state's leader: NO_LEADER, or BEING_DELETED with its topic."""
+
+    partition: Partition
+    topic_id: bytes
+    replicas: tuple[int, ...]
+    state: LeaderAndIsr
+    offline: tuple[int, ...] = ()  # replicas whose broker or log folder isn't there
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata:
+    """The controller tells a broker which brokers live (all of them), and some partitions."""
+
+    controller: int
+    controller_epoch: int
+    broker: int
+    broker_epoch: int
+    brokers: tuple[LiveBroker, ...]
+    partitions: tuple[PartitionMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedReplica:
+    """A replica that a broker holds no longer. The topic's id decides which log is deleted: a name may be used again."""
+
+    partition: Partition
+    topic_id: bytes
+    leader_epoch: int = NO_EPOCH
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """The controller takes replicas from a broker."""
+
+    controller: int
+    controller_epoch: int
+    broker: int
+    broker_epoch: int
+    replicas: tuple[StoppedReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaAnswer:
+    """What became of each; `controller_epoch` is the newest that the broker has heard of."""
+
+    broker: int
+    broker_epoch: int
+    error: int
+    controller_epoch: int
+    errors: Mapping[Partition, int] = field(default_factory=dict)

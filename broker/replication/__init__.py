@@ -1,0 +1,4 @@
+"""Replication in a running broker: what feeds the state machines of `broker/cluster` and carries out their decisions.
+
+wire  what brokers say to each other, between values and Kafka's messages
+"""
