@@ -15,11 +15,14 @@ __all__ = [
     "REQUESTS",
     "RESPONSES",
     "RequestHeader",
+    "ResponseHeader",
     "decode_request",
     "decode_request_header",
     "decode_response",
+    "decode_response_header",
     "decode_version",
     "encode_request",
+    "encode_request_header",
     "encode_response",
     "encode_versioned",
 ]
@@ -44,14 +47,25 @@ class RequestHeader(NamedTuple):
     body_start: int
 
 
+class ResponseHeader(NamedTuple):
+    """`body_start` is where in the frame the message begins."""
+
+    correlation_id: int
+    body_start: int
+
+
 def encode_request(request: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """The frame of a request. WireError if the version can't carry it."""
-    flexible = version >= request.FLEXIBLE_FROM
-    head = Writer(_REQUEST_HEAD.pack(request.API_KEY, version, correlation_id))
+    return encode_request_header(request.API_KEY, version, correlation_id, client_id) + request.encode(version)
+
+
+def encode_request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """What stands in a frame before the message, of an API that is known."""
+    head = Writer(_REQUEST_HEAD.pack(api_key, version, correlation_id))
     head.nullable_string(client_id)  # never compact, so that a broker can read it at versions unknown to it
-    if flexible:
+    if version >= REQUESTS[api_key].FLEXIBLE_FROM:
         head += b"\x00"
-    return bytes(head) + request.encode(version)
+    return bytes(head)
 
 
 def decode_request_header(data: bytes | bytearray | memoryview) -> RequestHeader:
@@ -91,6 +105,12 @@ def encode_response(response: Message, version: int, correlation_id: int) -> byt
 
 def decode_response(response_class: type[M], data: bytes | bytearray | memoryview, version: int) -> tuple[int, M]:
     """(correlation id, message) of the frame that answers a request of `version`. WireError if malformed."""
+    header = decode_response_header(response_class, data, version)
+    return header.correlation_id, response_class.decode(memoryview(data)[header.body_start :], version)
+
+
+def decode_response_header(response_class: type[Message], data: bytes | bytearray | memoryview, version: int) -> ResponseHeader:
+    """The header of the frame that answers a request of `version`. WireError if it is cut."""
     r = CompactReader(data)
     try:
         (correlation_id,) = r.fixed(_CORRELATION_ID)
@@ -98,7 +118,7 @@ def decode_response(response_class: type[M], data: bytes | bytearray | memoryvie
             r.skip_tags()
     except (struct.error, IndexError) as error:
         raise WireError(f"response header cut at byte {r.pos} of {r.end}") from error
-    return correlation_id, response_class.decode(memoryview(data)[r.pos :], version)
+    return ResponseHeader(correlation_id, r.pos)
 
 
 def _tagged_response_header(response_class: type[Message], version: int) -> bool:
