@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock import log
 from penstock.broker import lasttime
 from penstock.broker.clock import AgeClock
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    StopReplica,
+    StopReplicaAnswer,
+    UpdateMetadata,
+)
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.entities import Entities, Entity
 from penstock.broker.configs.features import Features
@@ -53,6 +63,35 @@ class Call:
     turns: Turns = field(default_factory=Turns)
 
 
+class ClusterMember(Protocol):
+    """What handlers of other brokers' requests ask of this broker, as one of a cluster. All on the loop but `topic_names`."""
+
+    @property
+    def topic_names(self) -> Mapping[bytes, str]:
+        """The topics that this broker knows, by their ids; read by a thread, too, while the loop changes it."""
+        ...
+
+    async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        """Take roles."""
+        ...
+
+    async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
+        """Give up replicas."""
+        ...
+
+    async def on_update_metadata(self, update: UpdateMetadata) -> int:
+        """Take what is known of brokers and partitions; an error code."""
+        ...
+
+    async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        """As the controller: answer each proposal."""
+        ...
+
+    async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
+        """As the controller: move what a broker leads to others; an error code, and what it still leads."""
+        ...
+
+
 def _check_stored(entity: Entity, key: str, text: str) -> None:
     """Raise BadValueError for a config that no such entity can have."""
     try:
@@ -92,6 +131,10 @@ class Context:
     # Held from reading a resource's configs until they are replaced, so that two alterations both count.
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     patience: Patience = field(default_factory=Patience)
+    # None on a single node.
+    cluster: ClusterMember | None = None
+    # The name of the listener on which other brokers are served.
+    between_brokers: str | None = None
     # Read by `load`.
     entities: Entities = field(init=False)
     coordinators: Coordinators = field(init=False)
@@ -151,3 +194,9 @@ class Context:
     def monotonic_ms(self) -> int:
         """The clock for timers and sessions, in milliseconds."""
         return time.monotonic_ns() // 1_000_000
+
+
+def member(context: Context) -> ClusterMember:
+    """The member of the cluster that a handler of another broker's request needs; a single node serves no such request."""
+    assert context.cluster is not None
+    return context.cluster

@@ -9,6 +9,9 @@ answer encoded, in a thread that takes one at a time and shares the interpreter 
 others have a turn (`turns.py`). Later requests of its connection begin after it. Huge ones are dealt with one after the other,
 and Python's collector of garbage is off meanwhile. Connections begin their requests in turn, some in each pass over the loop.
 
+What brokers say to each other is served on the listener for brokers alone, and unknown on any other. It may be as large, and
+the next message of the controller must not wait for clients: a thread of its own decodes it, and it waits for no huge request.
+
 What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
 an answer for a version that it does not know. A KafkaError that a handler lets pass, or a store that fails, is
 answered for each thing that was asked for. A handler that raises anything else is logged once, with its cause, and
@@ -28,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock import log
 from penstock.broker import api
@@ -98,6 +101,17 @@ class Handler:
     versions: tuple[int, int]
     handle: Handle
     name: str
+    # Of an API between brokers: what its handler gets in place of the message. It runs where the message is decoded.
+    read: Callable[[Context, Any], Any] | None = None
+
+    @property
+    def is_between_brokers(self) -> bool:
+        """Whether brokers alone ask for it."""
+        return self.read is not None
+
+    def is_served(self, context: Context, listener: str) -> bool:
+        """Whether it is known on a listener."""
+        return self.read is None or (context.cluster is not None and listener == context.between_brokers)
 
     @property
     def elements_max(self) -> int:
@@ -111,6 +125,15 @@ FLUSH_THREADS = 4
 """Produce requests that wait for the disk of one log folder (flush.messages) at the same time."""
 CONNECTION_SHIFT = 16
 """A token without its low bits, which count the requests, names a connection (pyx/net/mailbox.pxd)."""
+
+
+class Decoded(NamedTuple):
+    """A request that is to be handled."""
+
+    handler: Handler
+    message: Message
+    asked: Any  # what the handler gets: the message, or what an API between brokers reads out of it
+    call: Call
 
 
 class Answers(Protocol):
@@ -170,7 +193,7 @@ def registry() -> dict[int, Handler]:
     found: dict[int, Handler] = {}
     for info in pkgutil.iter_modules(api.__path__):
         module = importlib.import_module(f"{api.__name__}.{info.name}")
-        handler = Handler(module.KEY, module.VERSIONS, module.handle, info.name)
+        handler = Handler(module.KEY, module.VERSIONS, module.handle, info.name, getattr(module, "read", None))
         if handler.key in found:
             raise ValueError(f"api key {handler.key} is in {found[handler.key].name} and {handler.name}")
         request = REQUESTS[handler.key]
@@ -184,11 +207,12 @@ def registry() -> dict[int, Handler]:
 HANDLERS: dict[int, Handler] = {}
 
 
-def advertised() -> list[ApiVersionsResponse.ApiVersion]:
-    """What ApiVersions answers: exactly what is registered."""
+def advertised(context: Context, listener: str) -> list[ApiVersionsResponse.ApiVersion]:
+    """What ApiVersions answers: exactly what is served on a listener."""
     return [
         ApiVersionsResponse.ApiVersion(api_key=handler.key, min_version=handler.versions[0], max_version=handler.versions[1])
         for handler in HANDLERS.values()
+        if handler.is_served(context, listener)
     ]
 
 
@@ -216,6 +240,7 @@ class Dispatch:
         self._begun: dict[int, asyncio.Future[None]] = {}  # the newest of each connection that has a large one to be decoded
         self._flushing = FolderThreads("flush", FLUSH_THREADS)
         self._coding = ThreadPoolExecutor(1, "coding")
+        self._coding_between = ThreadPoolExecutor(1, "coding-brokers")
         self._huge = asyncio.Semaphore(1)
         self._held_bytes = 0
         self.failed = 0
@@ -251,15 +276,15 @@ class Dispatch:
         else:
             service = ServiceTime()
             try:
-                handler, message, call = self._decode(request)
+                decoded = self._decode(request)
             except (WireError, CloseConnection) as error:
                 self._refuse(request, error)
                 return
             service.work(service.begun_ns)
-            if message is None:
+            if decoded is None:
                 self._answer_api_versions_range(request, service)
             else:
-                self._start(self._handle(request, handler, message, call, service))
+                self._start(self._handle(request, decoded, service))
 
     def _take_in_turn(self, request: Request, before: asyncio.Future[None] | None) -> None:
         """Handle a large request, or one that comes behind such a one on its connection, once that has begun."""
@@ -281,14 +306,14 @@ class Dispatch:
                 if not self._answers.is_connected(request.token):
                     return
                 service = ServiceTime()
-                handler, message, call = await self._code(request, self._decode, request)
+                decoded = await self._code(request, self._decode, request)
                 service.work(service.begun_ns)
                 begun.set_result(None)
-                if message is None:
+                if decoded is None:
                     self._answer_api_versions_range(request, service)
                 else:
-                    await self._handle(request, handler, message, call, service)
-                del message  # Before the collector goes on.
+                    await self._handle(request, decoded, service)
+                del decoded  # Before the collector goes on.
         except (WireError, CloseConnection) as error:
             self._refuse(request, error)
         except asyncio.CancelledError:
@@ -301,9 +326,9 @@ class Dispatch:
     @contextlib.asynccontextmanager
     async def _alone(self, request: Request) -> AsyncIterator[None]:
         """Keep other huge requests and the collector waiting. Not for one whose handler waits for other clients, as a join
-        does."""
+        does, nor for another broker's."""
         handler = HANDLERS.get(request.api_key)
-        if len(request.frame) < HUGE_BYTES or handler is None or handler.name in NAME_FEW:
+        if len(request.frame) < HUGE_BYTES or handler is None or handler.name in NAME_FEW or handler.is_between_brokers:
             yield
             return
         await self._huge.acquire()
@@ -323,7 +348,10 @@ class Dispatch:
         """Decode or encode; what belongs to a large request in the thread for such."""
         if len(request.frame) < LARGE_BYTES:
             return work(*given)
-        return await asyncio.get_running_loop().run_in_executor(self._coding, work, *given)
+        handler = HANDLERS.get(request.api_key)
+        between = handler is not None and handler.is_between_brokers
+        thread = self._coding_between if between else self._coding
+        return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -387,37 +415,44 @@ class Dispatch:
         finally:
             self._held_bytes -= len(request.frame)
 
-    def _decode(self, request: Request) -> tuple[Handler, Message | None, Call]:
-        """Handler, message and call; no message for an ApiVersions of a version that is not known."""
+    def _decode(self, request: Request) -> Decoded | None:
+        """A request's message and who handles it; None: an ApiVersions of a version that is not known.
+
+        Raises WireError, NotServed.
+        """
         handler = HANDLERS.get(request.api_key)
-        if handler is None:
+        if handler is None or not handler.is_served(self._context, request.listener):
             raise NotServed("unknown api key")
         version = request.api_version
         low, high = handler.versions
         if not low <= version <= high:
             if request.api_key == API_VERSIONS:
-                return handler, None, Call(version, None, request.peer, request.listener, self._turns_of(request))
+                return None
             raise NotServed("unsupported version")
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
         message = REQUESTS[request.api_key].decode(body, version, trailing=True, elements_max=handler.elements_max)
-        return handler, message, Call(version, header.client_id, request.peer, request.listener, self._turns_of(request))
+        asked = message if handler.read is None else handler.read(self._context, message)
+        call = Call(version, header.client_id, request.peer, request.listener, self._turns_of(request))
+        return Decoded(handler, message, asked, call)
 
     def _turns_of(self, request: Request) -> Turns:
         return Turns(self._turns, partial(self._answers.is_sending, request.token))
 
     def _answer_api_versions_range(self, request: Request, service: ServiceTime) -> None:
         # Version 0 is what every client can read; key 18's range lets it ask again (KIP-511).
-        key_18 = [entry for entry in advertised() if entry.api_key == API_VERSIONS]
+        own = advertised(self._context, request.listener)
+        key_18 = [entry for entry in own if entry.api_key == API_VERSIONS]
         response = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=key_18)
         frame = encode_response(response, 0, request.correlation_id)
         self._answers.answer(request.token, frame, service.begun_ns, monotonic_ns() - service.begun_ns)
 
-    async def _handle(self, request: Request, handler: Handler, message: Message, call: Call, service: ServiceTime) -> None:
+    async def _handle(self, request: Request, decoded: Decoded, service: ServiceTime) -> None:
+        handler, message, _, call = decoded
         service.begin()
         try:
-            response = await service.run(self._respond(request, handler, message, call))
+            response = await service.run(self._respond(request, decoded))
             encoding_ns = monotonic_ns()
             frame = await self._code(request, encode_response, response, request.api_version, request.correlation_id)
             service.work(encoding_ns)
@@ -446,10 +481,11 @@ class Dispatch:
         if isinstance(response, ApiVersionsResponse) and response.error_code == ErrorCode.NONE:
             self._answers.name_software(request.token, message.client_software_name, message.client_software_version)
 
-    async def _respond(self, request: Request, handler: Handler, message: Message, call: Call) -> Message:
+    async def _respond(self, request: Request, decoded: Decoded) -> Message:
         """The handler's answer, or one that carries the error in each of its places."""
+        handler, message, asked, call = decoded
         try:
-            return await handler.handle(self._context, message, call)
+            return await handler.handle(self._context, asked, call)
         except KafkaError as error:
             if not has_error(RESPONSES[handler.key]):
                 raise
@@ -476,3 +512,4 @@ class Dispatch:
         await self._context.patience.stop()
         await self._flushing.stop()
         self._coding.shutdown()
+        self._coding_between.shutdown()

@@ -1,10 +1,11 @@
 """The broker's listeners: their names, addresses and limits, read from the properties and bound.
 
 Kafka's properties: `listeners`, `advertised.listeners` (by name; a listener that isn't there is advertised as it is bound),
-`listener.security.protocol.map`, `inter.broker.listener.name`, and `listener.name.<name>.` in front of
-`max.connections` and `max.connection.creation.rate`. Names are upper case, as Kafka takes them. Every listener is
-PLAINTEXT: TLS and SASL are refused with a sentence. A listener whose host is left out, 0.0.0.0 or [::] takes connections on
-every interface. Its clients are told the advertised host, or else this machine's name; both are logged at start.
+`listener.security.protocol.map`, `inter.broker.listener.name` or `security.inter.broker.protocol`, and
+`listener.name.<name>.` in front of `max.connections` and `max.connection.creation.rate`. Names are upper case, as Kafka takes
+them. Every listener is PLAINTEXT: TLS and SASL are refused with a sentence. A listener whose host is left out, 0.0.0.0 or [::]
+takes connections on every interface. Its clients are told the advertised host, or else this machine's name; both are logged at
+start.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LIMITS = (
 DEFAULT_LISTEN = "127.0.0.1:9092"
 LISTEN = "--listen"
 EVERYWHERE = ("0.0.0.0", "::")
+BETWEEN_BROKERS = "inter.broker.listener.name"
 PROTOCOLS = {
     PLAINTEXT: "",
     "SSL": "TLS is not served yet: make it PLAINTEXT on an address that only trusted clients can reach",
@@ -84,14 +86,41 @@ def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str |
     for name in given:
         if name not in bound:
             raise ConfigError(f"`advertised.listeners` has `{name}`, which is not among the `listeners`")
-    among = config["inter.broker.listener.name"]
-    if among is not None and among.upper() not in bound:
-        raise ConfigError(f"`inter.broker.listener.name={among}` is not among the `listeners`")
+    between_brokers(config, list(bound))
     for key in _own_limits(config):
         if key[0] not in bound:
             raise ConfigError(f"`listener.name.{key[0].lower()}.{key[1]}`: there is no such listener")
     listeners = [Listener(name, bind, given.get(name)) for name, bind in bound.items()]
     return [_reachable(listener) for listener in listeners]
+
+
+def between_brokers(config: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Which of the listeners other brokers use, by its name: the one that the properties name. By default it is the only one,
+    or of several, as in Kafka, the one that is called PLAINTEXT. None: no listener is called so.
+
+    Raises ConfigError.
+    """
+    name, protocol = config[BETWEEN_BROKERS], config["security.inter.broker.protocol"]
+    if name is not None and protocol is not None:
+        raise ConfigError(
+            f"`{BETWEEN_BROKERS}` and `security.inter.broker.protocol` name the same listener: remove one of them"
+        )
+    if name is not None:
+        if name.upper() not in names:
+            raise ConfigError(f"`{BETWEEN_BROKERS}={name}` is not among the `listeners`")
+        return str(name.upper())
+    if protocol is not None:
+        given = f"`security.inter.broker.protocol={protocol}`"
+        if protocol.upper() not in PROTOCOLS:
+            raise ConfigError(f"{given} is no security protocol: there are {', '.join(PROTOCOLS)}")
+        if PROTOCOLS[protocol.upper()]:
+            raise ConfigError(f"{given}: {PROTOCOLS[protocol.upper()]}")
+        if protocol.upper() not in names:
+            raise ConfigError(f"{given}: no listener has that name; name the one for brokers by `{BETWEEN_BROKERS}`")
+        return str(protocol.upper())
+    if len(names) == 1:
+        return names[0]
+    return PLAINTEXT if PLAINTEXT in names else None
 
 
 def _reachable(listener: Listener) -> Listener:
@@ -232,7 +261,8 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
     """
     _limit(data_plane, config, _address_limits(config["max.connections.per.ip.overrides"]))
     own = _own_limits(config)
-    among = (config["inter.broker.listener.name"] or "").upper()
+    named = config[BETWEEN_BROKERS] is not None or config["security.inter.broker.protocol"] is not None
+    kept_open = between_brokers(config, [one.name for one in listeners]) if named and len(listeners) > 1 else None
     bound = []
     for listener in listeners:
         try:
@@ -241,7 +271,7 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
                 listener.name,
                 max_connections=own.get((listener.name, "max.connections"), INT_MAX),
                 rate=_rate(own.get((listener.name, "max.connection.creation.rate"), INT_MAX)),
-                kept_open=listener.name == among and len(listeners) > 1,
+                kept_open=listener.name == kept_open,
                 send_buffer_bytes=config["socket.send.buffer.bytes"],
                 receive_buffer_bytes=config["socket.receive.buffer.bytes"],
                 congestion=config["penstock.tcp.congestion"],

@@ -1,4 +1,4 @@
-"""ApiVersions (KIP-35, KIP-511): which APIs and versions this broker serves, read from the registry.
+"""ApiVersions (KIP-35, KIP-511): which APIs and versions this broker serves on a listener, read from the registry.
 
 Versions 0-5; from 3 on with the features that are supported and in force (KIP-584, `broker/configs/features.py`). Clients of
 version 3 fail on a feature whose lowest level is 0, so those aren't in their list of supported ones. From 5 on a client that
@@ -32,7 +32,7 @@ async def handle(context: Context, request: ApiVersionsRequest, call: Call) -> A
         return ApiVersionsResponse(error_code=refused)
     finalized = context.features.finalized()
     return ApiVersionsResponse(
-        api_keys=dispatch.advertised(),
+        api_keys=dispatch.advertised(context, call.listener),
         supported_features=[
             Supported(name=name, min_version=levels.min, max_version=levels.max)
             for name, levels in SUPPORTED.items()

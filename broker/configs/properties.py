@@ -240,7 +240,15 @@ SCHEMA = Schema(
         Property(
             "listener.security.protocol.map", parse_str, None, "`NAME:PLAINTEXT` of each listener that isn't `PLAINTEXT`."
         ),
-        Property("inter.broker.listener.name", parse_str, None, "A listener that `max.connections` does not stop."),
+        Property(
+            "inter.broker.listener.name",
+            parse_str,
+            None,
+            "The listener that other brokers use; `max.connections` does not stop it.",
+        ),
+        Property(
+            "security.inter.broker.protocol", parse_str, None, "The same listener, by its protocol when that is its name."
+        ),
         Property("log.dirs", parse_str, None, "Log folders, commas between them; `--data` comes before them."),
         Property("log.dir", parse_str, None, "The same as `log.dirs`."),
         Property(

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint
-from penstock.broker.listeners import Listener, plan
+from penstock.broker.listeners import Listener, between_brokers, plan
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -68,6 +68,10 @@ def test_the_command_lines_address_wins() -> None:
         (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients can't be told `0.0.0.0:1`"),
         ([MAP, BOTH, "advertised.listeners=OTHER://h:1"], "`OTHER`, which is not among"),
         ([MAP, BOTH, "inter.broker.listener.name=OTHER"], "is not among the `listeners`"),
+        ([MAP, BOTH, "security.inter.broker.protocol=PLAINTEXT"], "no listener has that name; name the one for brokers by"),
+        (["security.inter.broker.protocol=SASL_SSL"], "TLS and SASL are not served yet"),
+        (["security.inter.broker.protocol=TLS"], "`security.inter.broker.protocol=TLS` is no security protocol"),
+        (["security.inter.broker.protocol=PLAINTEXT", "inter.broker.listener.name=PLAINTEXT"], "remove one of them"),
         (["listener.name.other.max.connections=5"], "there is no such listener"),
         (["control.plane.listener.name=PLAINTEXT"], "its own controller"),
         (["ssl.keystore.location=x"], "TLS is not served yet"),
@@ -79,6 +83,22 @@ def test_what_is_refused_says_why(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         planned(*overrides)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "PLAINTEXT"),
+        (["listener.security.protocol.map=A:PLAINTEXT", "listeners=A://h:1"], "A"),
+        ([MAP, BOTH], None),
+        ([MAP, BOTH, "inter.broker.listener.name=outside"], "OUTSIDE"),
+        (["security.inter.broker.protocol=plaintext"], "PLAINTEXT"),
+        (["listener.security.protocol.map=A:PLAINTEXT,PLAINTEXT:PLAINTEXT", "listeners=A://h:1,PLAINTEXT://h:2"], "PLAINTEXT"),
+    ],
+)
+def test_which_listener_is_for_brokers(overrides: list[str], name: str | None) -> None:
+    config = load(overrides=overrides)
+    assert between_brokers(config, [one.name for one in plan(config)]) == name
 
 
 def own_name() -> str:
