@@ -15,7 +15,7 @@ def check_assignment(context: Context, replicas: Sequence[int]) -> None:
     for broker_id, times in Counter(replicas).items():
         if times > 1:
             why = f"The manual partition assignment includes the broker {broker_id} more than once."
-        elif broker_id != context.node_id:
+        elif broker_id not in context.topics.brokers:
             why = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
     if why:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)

@@ -41,6 +41,8 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Properties.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
 @click.option("--advertised", metavar="HOST:PORT", help="The address that clients get, if it differs.")
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Join the cluster of this ZooKeeper: `zookeeper.connect`.")
+@click.option("--id", "broker_id", metavar="NUMBER", help="The number of this broker: `broker.id`.")
 @click.option(
     Way.RESTORE.value,
     "restore",
@@ -67,6 +69,8 @@ def command(
     config_path: Path | None,
     overrides: tuple[str, ...],
     advertised: str | None,
+    zookeeper: str | None,
+    broker_id: str | None,
     restore: bool,
     adopt: bool,
     forget: Path | None,
@@ -80,6 +84,9 @@ def command(
 
     Example: penstock broker --listen 127.0.0.1:9092 --data /var/lib/penstock
 
+    Example, one of a cluster's brokers:
+    penstock broker --id 2 --zookeeper zk1:2181,zk2:2181/penstock --listen 10.0.0.2:9092 --data /var/lib/penstock
+
     Example, after it has said that its metadata store is damaged:
     penstock broker --data /var/lib/penstock --restore-metadata
 
@@ -91,7 +98,8 @@ def command(
             f"`{Way.RESTORE.value}` takes the metadata store's backup, `{Way.ADOPT.value}` begins a new store: give one of them"
         )
     way = Way.RESTORE if restore else Way.ADOPT if adopt else Way.REFUSE
-    config = load(config_path, overrides)
+    named = {"zookeeper.connect": zookeeper, "broker.id": broker_id}
+    config = load(config_path, [*overrides, *(f"{key}={text}" for key, text in named.items() if text is not None)])
     folder = _data_folder(config, data)
     listeners = plan(config, listen, advertised)
     log.setup(log_level, config["penstock.log.format"], f"broker-{config['broker.id']}")

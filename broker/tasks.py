@@ -18,6 +18,28 @@ def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     return task
 
 
+class Group:
+    """Tasks that end together."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """One more."""
+        task = start(work, self._name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel those that run, and wait for their ends. A task of the group may call it: it isn't cancelled then."""
+        running = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 def _say(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:

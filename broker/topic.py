@@ -22,6 +22,7 @@ class PartitionState:
 
     leader: -1 while its log isn't open. offline: its disk has failed, or its log isn't found (then it isn't open either).
     directory: the id of the log folder that it lies in; "" = not known, in a store of an earlier version.
+    away: in a cluster, the replicas whose broker or disk isn't there; None on one node.
     """
 
     index: int
@@ -31,6 +32,7 @@ class PartitionState:
     isr: list[int]
     offline: bool = False
     directory: str = ""
+    away: list[int] | None = None
 
     @property
     def leader_for_clients(self) -> int:
@@ -38,11 +40,14 @@ class PartitionState:
 
         librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.
         """
-        return self.replicas[0] if self.leader < 0 and not self.offline else self.leader
+        is_opening = self.leader < 0 and not self.offline and self.away is None
+        return self.replicas[0] if is_opening else self.leader
 
     @property
     def offline_replicas(self) -> list[int]:
-        """Replicas on disks that failed, as Metadata has them."""
+        """Replicas on disks that failed, or whose broker isn't there, as Metadata has them."""
+        if self.away is not None:
+            return self.away
         return self.replicas if self.offline else []
 
 

@@ -1,6 +1,6 @@
 """CreatePartitions: more partitions for a topic; they serve when it is answered. Versions 0-3.
 
-`count` is the new total. A manual assignment may only name this node. When `timeout_ms` is over the answer is
+`count` is the new total. A manual assignment may only name brokers that live. When `timeout_ms` is over the answer is
 REQUEST_TIMED_OUT; the work goes on.
 
 The coordinators' topics don't grow: a group or transactional id belongs to the partition that its name's hash gives by
@@ -36,7 +36,9 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
             _check_name(topic.name)
             _check_assignments(context, topic)
             only = request.validate_only
-            await deadline.wait(context.topics.add_partitions(topic.name, topic.count, validate_only=only))
+            assignment = None if topic.assignments is None else [list(one.broker_ids) for one in topic.assignments]
+            grown = context.topics.add_partitions(topic.name, topic.count, validate_only=only, assignment=assignment)
+            await deadline.wait(grown)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.results.append(result)

@@ -60,10 +60,13 @@ async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: 
     given = {config.name: config.value for config in wanted.configs}
     context.topics.check_new(wanted.name, partitions, given)
     configs = {name: value for name, value in given.items() if value is not None}
-    result = Result(name=wanted.name, error_message=None, num_partitions=partitions, replication_factor=1)
+    placed = sorted(wanted.assignments, key=lambda one: one.partition_index)
+    assignment = [list(one.broker_ids) for one in placed] or None
+    factor = len(assignment[0]) if assignment else context.topics.check_factor(wanted.name, wanted.replication_factor)
+    result = Result(name=wanted.name, error_message=None, num_partitions=partitions, replication_factor=factor)
     if not validate_only:
-        topic = await deadline.wait(context.topics.create(wanted.name, partitions, configs))
-        result.topic_id = topic.topic_id
+        made = context.topics.create(wanted.name, partitions, configs, factor=factor, assignment=assignment)
+        result.topic_id = (await deadline.wait(made)).topic_id
     result.configs = [
         CreateTopicsResponse.CreatableTopicConfigs(
             name=entry.name, value=entry.text, read_only=entry.read_only, config_source=entry.source
@@ -76,18 +79,6 @@ async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: 
 def _partitions(context: Context, wanted: Wanted) -> int:
     """The number of partitions that is asked for, by number or by assignment. Raises KafkaError."""
     if not wanted.assignments:
-        factor = wanted.replication_factor
-        if factor not in (-1, 1):
-            if factor < 1:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICATION_FACTOR,
-                    "Replication factor must be larger than 0, or -1 to use the default value.",
-                )
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {factor} time(s): "
-                f"The target replication factor of {factor} cannot be reached because only 1 broker(s) are registered.",
-            )
         default: int = context.config["num.partitions"]
         return default if wanted.num_partitions == -1 else wanted.num_partitions
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:

@@ -24,13 +24,15 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
   replaces older.
 - **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
   half made by an earlier controller or an old tool.
+- **A topic that is being deleted** has its partitions among `deleting`: no roles are told, nothing is written. Once
+  no write of them is out (`is_settled`) the feeder stops the replicas, removes the nodes, and calls `on_deleted`.
 - **A new controller begins with what is written.** It notes nothing of its own: a registration that isn't noted is dealt with
   (perhaps again), one that is noted isn't taken out once more, since it may have caught up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -45,13 +47,13 @@ from penstock.broker.cluster.messages import (
     PartitionRole,
 )
 from penstock.broker.cluster.planning import Image
-from penstock.broker.cluster.registration import Incarnation, Registration, incarnation_json, incarnation_path
+from penstock.broker.cluster.registration import Incarnation, Registration, incarnation_json
 from penstock.broker.store.base import Check, Create, Operation, Set, paths
 from penstock.errors import ErrorCode
 
 ANSWER_MS = 5_000  # a request without an answer for so long: the connection is closed, and all roles are sent again
 AGAIN_MS = 200  # a broker that doesn't know its registration yet is asked again
-STATES_AT_A_TIME = 400  # in one multi: jute.maxbuffer is 1 MiB
+STATES_AT_A_TIME = 99  # in one multi, whose bound is 400 operations: a new state may need two parents and a check of its topic
 
 
 class Outcome(Enum):
@@ -152,6 +154,8 @@ class Controller:
     writing: dict[Partition, Planned] = field(default_factory=dict)
     writes: dict[int, tuple[Partition, ...] | Note] = field(default_factory=dict)
     reading: set[Partition] = field(default_factory=set)
+    deleting: set[Partition] = field(default_factory=set)
+    news: set[Partition] = field(default_factory=set)  # whose state is another one; the feeder takes them, to tell all brokers
     last_id: int = 0
     has_resigned: bool = False
 
@@ -174,6 +178,7 @@ def on_image(
 ) -> Out:
     """Everything was read, after the election: deal with what the registrations cost and tell all brokers all roles."""
     controller.partitions.update(partitions)
+    controller.news.update(partitions)
     for broker, registration in registrations.items():
         if is_noted(registration, incarnations.get(broker)):
             controller.admitted[broker] = registration.epoch
@@ -204,7 +209,7 @@ def on_brokers(
 
 def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms: int) -> Out:
     """A leader proposes an ISR."""
-    if ask.partition not in controller.partitions:
+    if ask.partition not in controller.partitions or ask.partition in controller.deleting:
         return [AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))]
     controller.asks.setdefault(ask.partition, []).append((token, ask))
     return _step(controller, [ask.partition], now_ms)
@@ -215,6 +220,31 @@ def on_partitions(controller: Controller, partitions: Mapping[Partition, Image],
     new = {partition: image for partition, image in partitions.items() if partition not in controller.partitions}
     controller.partitions.update(new)
     return _step(controller, list(new), now_ms)
+
+
+def on_deleting(controller: Controller, partitions: Iterable[Partition], now_ms: int) -> Out:
+    """Their topic is to be deleted: no role, no election and no proposal of them any more."""
+    out: Out = []
+    for partition in partitions:
+        controller.deleting.add(partition)
+        for token, ask in controller.asks.pop(partition, []):
+            out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        for peer in controller.peers.values():
+            peer.pending.discard(partition)
+    return out + _step(controller, [], now_ms)
+
+
+def is_settled(controller: Controller, partitions: Iterable[Partition]) -> bool:
+    """Whether no write of partitions that are being deleted is out."""
+    return not any(partition in controller.writing for partition in partitions)
+
+
+def on_deleted(controller: Controller, partitions: Iterable[Partition], now_ms: int) -> Out:
+    """Their nodes are gone. A later topic of the name begins with partitions of its own."""
+    for partition in partitions:
+        controller.deleting.discard(partition)
+        controller.partitions.pop(partition, None)
+    return _step(controller, [], now_ms)
 
 
 def on_wish(
@@ -246,6 +276,8 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
             controller.reading.add(partition)
             out.append(ReadState(partition))
         else:
+            if refused == paths.topic(partition[0]):
+                controller.deleting.add(partition)
             _forget(controller, partition, out)
     return out + _step(controller, list(about), now_ms)
 
@@ -263,6 +295,7 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
         image = controller.partitions[partition]
         image.state = image.state if state is None else state
         image.log_ends.clear()
+        controller.news.add(partition)
         _forget(controller, partition, out)
         _tell(controller, partition)
     return out + _step(controller, [partition], now_ms)
@@ -283,7 +316,7 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
     for role in request.roles:
         told = answer.answers.get(role.partition)
         image = controller.partitions.get(role.partition)
-        if told is None or image is None:
+        if told is None or image is None or image.topic_id != role.topic_id:
             continue
         if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
             image.lost[request.broker] = request.broker_epoch
@@ -292,6 +325,15 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
         elif role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
             image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
     return _step(controller, [role.partition for role in request.roles], now_ms)
+
+
+def on_unanswered(controller: Controller, request: LeaderAndIsrRequest, now_ms: int) -> Out:
+    """The connection to a broker is gone, or its answer was none: whatever became of the request, all roles are sent again."""
+    peer = controller.peers.get(request.broker)
+    if peer is not None and peer.out is request:
+        peer.out, peer.not_before_ms = None, now_ms + AGAIN_MS
+        _tell_all(controller, request.broker)
+    return _step(controller, [], now_ms)
 
 
 def on_time(controller: Controller, now_ms: int) -> Out:
@@ -316,17 +358,27 @@ def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> O
     planned = [partition for partition in partitions if _plan(controller, partition, out)]
     for at in range(0, len(planned), STATES_AT_A_TIME):
         some = planned[at : at + STATES_AT_A_TIME]
-        _write(controller, tuple(some), [_operation(partition, controller.writing[partition].state) for partition in some], out)
+        _write(controller, tuple(some), _operations(controller, some), out)
     for broker in controller.registrations:
         _admit(controller, broker, out)
     _send(controller, now_ms, out)
     return out
 
 
-def _operation(partition: Partition, state: LeaderAndIsr) -> Operation:
-    if state.partition_epoch < 0:
-        return Create(state_path(partition), state_json(state), parents=True)
-    return Set(state_path(partition), state_json(state), state.partition_epoch)
+def _operations(controller: Controller, partitions: list[Partition]) -> list[Operation]:
+    """The writes of planned states. New ones make their parents, but not the node of a topic that was deleted meanwhile."""
+    operations: list[Operation] = []
+    topics: set[str] = set()
+    for partition in partitions:
+        state = controller.writing[partition].state
+        if state.partition_epoch >= 0:
+            operations.append(Set(state_path(partition), state_json(state), state.partition_epoch))
+            continue
+        if partition[0] not in topics:
+            topics.add(partition[0])
+            operations.append(Check(paths.topic(partition[0])))
+        operations.append(Create(state_path(partition), state_json(state), parents=True))
+    return operations
 
 
 def _write(controller: Controller, about: tuple[Partition, ...] | Note, operations: list[Operation], out: Out) -> None:
@@ -342,7 +394,7 @@ def guard(controller: Controller) -> list[Operation]:
 
 def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
     """Whether a write of this partition is due now."""
-    if partition in controller.writing:
+    if partition in controller.writing or partition in controller.deleting or partition not in controller.partitions:
         return False
     image = controller.partitions[partition]
     handled, state = planning.see(image, controller.registrations), planning.plan(image, controller.registrations)
@@ -396,6 +448,7 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
 
 def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, out: Out) -> None:
     """The store has the state that was planned."""
+    controller.news.add(partition)
     image, planned = controller.partitions[partition], controller.writing.pop(partition)
     image.state, image.handled = state, planned.handled
     for broker, epoch in planned.lost.items():
@@ -424,7 +477,8 @@ def _admit(controller: Controller, broker: int, out: Out) -> None:
     if controller.admitted.get(broker) == registration.epoch or incarnation is None:
         return
     if any(
-        broker in image.replicas and image.handled.get(broker) != registration.epoch for image in controller.partitions.values()
+        broker in image.replicas and image.handled.get(broker) != registration.epoch and partition not in controller.deleting
+        for partition, image in controller.partitions.items()
     ):
         return
     if is_noted(registration, incarnation):
@@ -432,7 +486,7 @@ def _admit(controller: Controller, broker: int, out: Out) -> None:
         _tell_all(controller, broker)
     elif not any(isinstance(about, Note) and about.broker == broker for about in controller.writes.values()):
         note = Note(broker, replace(incarnation, noted=registration.epoch))
-        write = Set(incarnation_path(broker), incarnation_json(note.incarnation), incarnation.version)
+        write = Set(paths.incarnation(broker), incarnation_json(note.incarnation), incarnation.version)
         _write(controller, note, [write], out)
 
 
@@ -446,7 +500,7 @@ def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int)
 
 def _tell(controller: Controller, partition: Partition) -> None:
     """All replicas have to hear of a partition's state, once there is one."""
-    if controller.partitions[partition].state.partition_epoch < 0:
+    if controller.partitions[partition].state.partition_epoch < 0 or partition in controller.deleting:
         return
     for broker in controller.partitions[partition].replicas:
         controller.peers.setdefault(broker, Peer()).pending.add(partition)
@@ -458,7 +512,7 @@ def _tell_all(controller: Controller, broker: int) -> None:
     pending.update(
         partition
         for partition, image in controller.partitions.items()
-        if broker in image.replicas and image.state.partition_epoch >= 0
+        if broker in image.replicas and image.state.partition_epoch >= 0 and partition not in controller.deleting
     )
 
 

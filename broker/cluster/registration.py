@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
@@ -51,14 +52,11 @@ class Incarnation:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-def incarnation_path(broker: int) -> str:
-    """The node of a broker's last incarnation."""
-    return f"/penstock/incarnations/{broker}"
-
-
-def registration_json(incarnation: str, clean: bool) -> bytes:
-    """The content of the ephemeral node, as far as the controller's decisions need it."""
-    return _json({"version": 5, "penstock": {"incarnation": incarnation, "clean": clean}})
+def registration_json(incarnation: str, clean: bool, address: Mapping[str, Any], home: Mapping[str, Any]) -> bytes:
+    """The content of the ephemeral node. address: where clients and brokers reach it, with the names that Kafka's brokers use;
+    home: by what another process with this id can be told from this one's own former session.
+    """
+    return _json({**address, "version": 5, "penstock": {**home, "incarnation": incarnation, "clean": clean}})
 
 
 def read_registration(broker: int, data: bytes | None, epoch: int) -> Registration:
@@ -75,26 +73,35 @@ def incarnation_json(incarnation: Incarnation) -> bytes:
 
 def read_incarnation(broker: int, data: bytes | None, version: int) -> Incarnation:
     """The node that stays. Raises BadValueError."""
-    fields = Fields.read(incarnation_path(broker), data)
+    fields = Fields.read(paths.incarnation(broker), data)
     unknown = {
         name: value for name, value in json.loads(data or b"").items() if name not in ("version", "incarnation", "noted")
     }
     return Incarnation(fields.text("incarnation"), fields.number("noted", NO_EPOCH, LONG_MAX, NO_EPOCH), version, unknown)
 
 
-def register(broker: int, incarnation: str, clean: bool, *, is_first: bool, replaces: bool) -> list[Operation]:
+def register(
+    broker: int,
+    incarnation: str,
+    clean: bool,
+    *,
+    is_first: bool,
+    replaces: bool,
+    address: Mapping[str, Any] = MappingProxyType({}),
+    home: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Operation]:
     """Register: one multi. is_first: the node that stays isn't there yet. replaces: a registration of this broker's own former
     session is there; the broker holds the locks of the log folders that it names, so nobody else lives under it.
     """
     content = incarnation_json(Incarnation(incarnation))
-    stays: Operation = Create(incarnation_path(broker), content) if is_first else Set(incarnation_path(broker), content)
+    stays: Operation = Create(paths.incarnation(broker), content) if is_first else Set(paths.incarnation(broker), content)
     former: list[Operation] = [Delete(paths.broker(broker))] if replaces else []
-    return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean), ephemeral=True)]
+    return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean, address, home), ephemeral=True)]
 
 
 def expel(broker: int, incarnation_version: int) -> list[Operation]:
     """Remove the registration of another broker, and surely not its successor's."""
-    return [Check(incarnation_path(broker), incarnation_version), Delete(paths.broker(broker))]
+    return [Check(paths.incarnation(broker), incarnation_version), Delete(paths.broker(broker))]
 
 
 @dataclass(slots=True)

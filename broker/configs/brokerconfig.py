@@ -300,10 +300,19 @@ def check_properties(config: Mapping[str, Any]) -> None:
     if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
         raise ConfigError("max.connections.per.ip=0 lets nobody in: it may be 0 only beside max.connections.per.ip.overrides")
     http_address(config)
+    _check_cluster(config)
     try:
         check_fit(config, {})
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def _check_cluster(config: Mapping[str, Any]) -> None:
+    """One node has one copy of everything. Raises ConfigError."""
+    factors = ("default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+    for factor in factors:
+        if config["zookeeper.connect"] is None and config[factor] > 1:
+            raise ConfigError(f"{factor}={config[factor]}: one node has one copy; a cluster's brokers have `zookeeper.connect`")
 
 
 def http_address(config: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -159,6 +159,7 @@ _INT_0 = parse_int(0, INT_MAX)
 _LONG = parse_int(0, LONG_MAX)
 _SEGMENT_BYTES = parse_int(SEGMENT_BYTES_LEAST, SEGMENT_BYTES_MAX)
 _POSITIVE = parse_int(1, LONG_MAX)
+_FACTOR = parse_int(1, 32_767)
 _ONE_NODE = parse_int(1, 1)
 _TIMESTAMP_TYPE = parse_choice("CreateTime", "LogAppendTime")
 LZ4_LEVEL = 9  # Kafka's default: it means the fast compressor, other levels the slow one (KIP-390)
@@ -172,7 +173,7 @@ REFUSED = {
     "controller.*": "every broker here is its own controller: remove it",
     "early.start.listeners": "every broker here is its own controller: remove it",
     "metadata.*": "the metadata store lies in the data folder and needs no settings: remove it",
-    "zookeeper.*": "the metadata store lies in the data folder and needs no ZooKeeper: remove it",
+    "zookeeper.*": "of ZooKeeper's properties `zookeeper.connect` and two timeouts are known: remove it",
     "broker.id.generation.enable": "ids are not generated: give `broker.id`",
     "reserved.broker.max.id": "ids are not generated: give `broker.id`",
     "broker.rack": "one node has no racks: remove it",
@@ -257,9 +258,23 @@ SCHEMA = Schema(
             64 * MIB,
             "Room that each log folder holds back to go on with when its disk is full; 0 = none.",
         ),
+        # Clusters.
+        Property(
+            "zookeeper.connect", parse_str, None, "`host:port,host:port/chroot` of the cluster's ZooKeeper; none: one node."
+        ),
+        Property(
+            "zookeeper.session.timeout.ms", parse_int(1_000, INT_MAX), 6_000, "Silence after which a broker counts as dead."
+        ),
+        Property("zookeeper.connection.timeout.ms", parse_int(1, INT_MAX), 30_000, "How long a start waits for ZooKeeper."),
+        Property("replica.lag.time.max.ms", _POSITIVE, 10_000, "A replica that lags for longer leaves the ISR."),
+        Property("num.replica.fetchers", parse_int(1, 64), None, "Threads that fetch from leaders. [log folders, at most 4]"),
+        Property("replica.fetch.wait.max.ms", parse_int(1, INT_MAX), 500, "How long a leader waits for records."),
+        Property("replica.fetch.min.bytes", parse_int(1, INT_MAX), 1, "For how many bytes."),
+        Property("replica.fetch.max.bytes", parse_int(1, INT_MAX), MIB, "What a replica fetches of a partition at once."),
+        Property("replica.fetch.response.max.bytes", parse_int(1, INT_MAX), 10 * MIB, "And of all partitions."),
         # Topics.
         Property("num.partitions", parse_int(1, 100_000), 1, "Partitions of a topic that says none."),
-        Property("default.replication.factor", _ONE_NODE, 1, "Copies of a topic; one node has one."),
+        Property("default.replication.factor", _FACTOR, 1, "Copies of a topic that says none; one node has one."),
         Property("auto.create.topics.enable", parse_bool, True, "Create a topic when it is first asked for."),
         Property("delete.topic.enable", parse_bool, True, "Allow topics to be deleted."),
         Property("max.request.partition.size.limit", _INT, 2000, "Most partitions of a DescribeTopicPartitions page."),
@@ -438,14 +453,14 @@ SCHEMA = Schema(
         ),
         Property("offsets.topic.num.partitions", parse_int(1, 10_000), 50, "Partitions of the offsets."),
         Property("offsets.topic.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Their segments' size."),
-        Property("offsets.topic.replication.factor", _ONE_NODE, 1, "Their copies; one node has one."),
+        Property("offsets.topic.replication.factor", _FACTOR, 1, "Their copies; one node has one."),
         Property("offset.metadata.max.bytes", parse_int(0, INT_MAX), 4096, "Most metadata with an offset."),
         Property("offsets.retention.minutes", parse_int(1, INT_MAX), 10_080, "Life of an empty group."),
         Property("offsets.retention.check.interval.ms", _POSITIVE, 600_000, "How often that is checked."),
         # Transactions.
         Property("transaction.state.log.num.partitions", parse_int(1, 10_000), 50, "Their log's partitions."),
         Property("transaction.state.log.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Its segments."),
-        Property("transaction.state.log.replication.factor", _ONE_NODE, 1, "Its copies; one node has one."),
+        Property("transaction.state.log.replication.factor", _FACTOR, 1, "Its copies; one node has one."),
         Property("transaction.state.log.min.isr", _ONE_NODE, 1, "Its least copies; one node has one."),
         Property("transaction.max.timeout.ms", parse_int(1, INT_MAX), 900_000, "Longest timeout allowed."),
         Property("transactional.id.expiration.ms", _POSITIVE, 7 * DAY_MS, "Life of an unused id."),

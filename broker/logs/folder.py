@@ -201,6 +201,12 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
     return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""))
 
 
+def cluster_of(path: Path, node_id: int) -> str | None:
+    """The cluster that a folder says it belongs to; None: it says none yet. Raises FolderError, OSError."""
+    file = path / META
+    return read_meta(file, node_id)[1]["cluster.id"] if file.exists() else None
+
+
 def read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
     """Whose a meta.properties is, and its keys, if it can be one. Raises FolderError, OSError."""
     content = file.read_bytes()

@@ -140,14 +140,20 @@ class LogDirs:
         self._find()
 
     @classmethod
-    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0, flushes: Flushes = Flushes.NONE) -> LogDirs:
+    def open(
+        cls,
+        paths: Sequence[Path],
+        node_id: int,
+        ballast_bytes: int = 0,
+        flushes: Flushes = Flushes.NONE,
+        cluster_id: str | None = None,
+    ) -> LogDirs:
         """Lock the folders and list what they hold. Nothing is made in one that has no meta.properties, but for the first.
-        `flushes`: which transactions are flushed from now on. Slow. Raises FolderError: the first can't be used, or one is
-        another's."""
+        `flushes`: which transactions are flushed from now on; cluster_id: of the cluster that the broker joins. Slow. Raises
+        FolderError: the first can't be used, or one is another's."""
         if wrong := overlap(paths):
             raise FolderError(wrong)
         opened: list[LogDir] = []
-        cluster_id: str | None = None
         try:
             for path in dict.fromkeys(path.absolute() for path in paths):
                 ballast = Ballast(path, ballast_bytes)

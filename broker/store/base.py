@@ -270,12 +270,25 @@ class paths:
     GROUP_CONFIGS = "/config/groups"
     RESTORED = "/penstock/restored"
     MAKING = "/penstock/making"
+    CHANGES = "/config/changes"
+    INCARNATIONS = "/penstock/incarnations"
+    DELETED = "/penstock/deleted"
     DEFAULT_ENTITY = "<default>"
 
     @staticmethod
     def broker(node_id: int) -> str:
         """A live broker's registration (ephemeral)."""
         return f"/brokers/ids/{node_id}"
+
+    @staticmethod
+    def incarnation(node_id: int) -> str:
+        """A broker's last incarnation; the node stays when the broker is gone."""
+        return f"{paths.INCARNATIONS}/{node_id}"
+
+    @staticmethod
+    def deleted_topic(name: str) -> str:
+        """That a topic is to be deleted."""
+        return f"{paths.DELETE_TOPICS}/{name}"
 
     @staticmethod
     def log_dirs(node_id: int) -> str:

@@ -28,7 +28,7 @@ from penstock.broker.descriptors import check_partitions
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import Delete, Operation, Set, Store, StoreError, paths
-from penstock.broker.topic import PartitionState, Topic, check_name
+from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE, PartitionState, Topic, check_name
 from penstock.broker.topics.image import Image
 from penstock.broker.topics.marks import Marks
 from penstock.broker.topics.nodes import config_json, state_json, state_nodes, to_json, topic_json, topic_nodes
@@ -43,6 +43,12 @@ DELETED_RECENTLY_S = 0.5  # longer than a client's check after a deletion takes,
 CHANGES_MAX = 10_000
 """Topics, partitions and configs that one request may make, or topics that it may delete. Kafka's controller, which writes them
 as one batch of records, has the same bound."""
+
+FACTORS = {
+    GROUP_OFFSETS: "offsets.topic.replication.factor",
+    TRANSACTION_STATE: "transaction.state.log.replication.factor",
+}
+"""The properties that say how many replicas the coordinators' topics have."""
 
 SLOW_DELETION_S = 5
 """A deletion that takes longer is said in the log."""
@@ -135,10 +141,42 @@ class Topics(Image):
         if partitions > most:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"A topic may have at most {most} partitions.")
 
-    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Create a topic and lead its partitions; they serve when it returns. Raises KafkaError."""
+    @property
+    def brokers(self) -> list[int]:
+        """The brokers that live: partitions can be put on them."""
+        return [self._node_id]
+
+    def check_factor(self, name: str, factor: int) -> int:
+        """How many replicas a topic gets for which `factor` was asked; -1: as many as the broker's properties say. Raises
+        KafkaError INVALID_REPLICATION_FACTOR."""
+        if factor == -1:
+            factor = self._config[FACTORS.get(name, "default.replication.factor")]
+        if factor < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if factor > len(self.brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
+                f"reached because only {len(self.brokers)} broker(s) are registered.",
+            )
+        return factor
+
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        *,
+        factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """Create a topic; its partitions serve when it returns. factor: replicas of each, -1 = as many as the properties say;
+        assignment: on which brokers, instead. Raises KafkaError."""
         async with self._changes_of(name):
-            return await self._create(name, partitions, configs)
+            return await self._create(name, partitions, configs, factor, assignment)
 
     async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """The topic of that name, created if it isn't there; concurrent callers get the same one. Raises KafkaError."""
@@ -156,14 +194,24 @@ class Topics(Image):
                     return
             await leaving.wait()
 
-    async def _create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+    async def _create(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """factor, assignment: on one node there is one replica, wherever it is asked for."""
         self.check_new(name, partitions, configs)
+        if assignment is None:
+            self.check_factor(name, factor)
         topic = Topic(name, new_uuid(), [self.new_partition(i) for i in range(partitions)], dict(configs))
         self.logs.place(topic, topic.partitions)
         self.marks.making[name] = list(range(partitions))
         operations = topic_nodes(self.controller_epoch, topic)
         try:
-            async with _stored(name):
+            async with stored(name):
                 await self.forget_former(name)
                 await self._store.multi([*operations, await self.marks.making_node()])
         except KafkaError:
@@ -177,7 +225,7 @@ class Topics(Image):
             _log.error("topic=%s can't be created: %s", name, error)
             await self.logs.delete(topic)
             self.former[name] = topic
-            async with _stored(name):
+            async with stored(name):
                 await self.forget_former(name)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
         finally:
@@ -188,19 +236,26 @@ class Topics(Image):
         _log.info("created topic=%s id=%s partitions=%d", name, uuid_text(topic.topic_id), partitions)
         return topic
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Grow a topic to `count` partitions. Raises KafkaError."""
+    def _check_growth(self, topic: Topic, count: int) -> None:
+        """Raise KafkaError unless a topic can grow to `count` partitions."""
+        have = len(topic.partitions)
+        if count <= have:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {have} partition(s); {count} would not be an increase.",
+            )
+        self._check_count(count)
+        check_partitions(self.partition_count(), count - have)
+
+    async def add_partitions(
+        self, name: str, count: int, *, validate_only: bool = False, assignment: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Grow a topic to `count` partitions; `assignment`: the brokers of each new one. Raises KafkaError."""
         topic = self.known(name)
         async with self._changes:
             self.check_is_there(topic)
+            self._check_growth(topic, count)
             have = len(topic.partitions)
-            if count <= have:
-                raise KafkaError(
-                    ErrorCode.INVALID_PARTITIONS,
-                    f"The topic {name} currently has {have} partition(s); {count} would not be an increase.",
-                )
-            self._check_count(count)
-            check_partitions(self.partition_count(), count - have)
             if validate_only:
                 return
             added = [self.new_partition(index) for index in range(have, count)]
@@ -214,7 +269,7 @@ class Topics(Image):
                 *state_nodes(self.controller_epoch, topic, added),
             ]
             try:
-                async with _stored(name):
+                async with stored(name):
                     await self._store.multi([*nodes, await self.marks.making_node()])
             except KafkaError:
                 del self.marks.making[name]
@@ -240,7 +295,7 @@ class Topics(Image):
             _log.error("topic=%s: logs can't be closed: %s", topic.name, error)
         added = (*fresh, *there)
         gone = [Delete(f"{paths.topic(topic.name)}/partitions/{state.index}", recursive=True) for state in added]
-        async with _stored(topic.name):
+        async with stored(topic.name):
             await self._store.multi([Set(paths.topic(topic.name), topic_json(topic)), *gone])
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
@@ -250,7 +305,7 @@ class Topics(Image):
         async with self._changes:
             self.check_is_there(topic)
             check_topic_configs(self._config, configs)
-            async with _stored(name):
+            async with stored(name):
                 await self._store.set(paths.topic_config(name), config_json(configs))
             paused, topic.configs = awaits_confirmation(topic.configs), dict(configs)
             swapping = self.logs.reconfigure(topic)
@@ -275,7 +330,7 @@ class Topics(Image):
         topic = self.known(name)
         async with self._changes:
             self.check_is_there(topic)
-            async with _stored(name):
+            async with stored(name):
                 await self.marks.mark_deleted(name)
             failpoint(MARKED)
             now = time.monotonic()
@@ -296,7 +351,7 @@ class Topics(Image):
             async with self._changes:
                 self.former[name] = topic
                 forget(name)
-                async with _stored(name):
+                async with stored(name):
                     await self.forget_former(name)
         finally:
             said.cancel()
@@ -340,7 +395,7 @@ class Topics(Image):
 
 
 @asynccontextmanager
-async def _stored(name: str) -> AsyncIterator[None]:
+async def stored(name: str) -> AsyncIterator[None]:
     """What the store refuses (its disk is full, or failed) is an answer that a client tries again."""
     try:
         yield

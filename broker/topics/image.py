@@ -14,17 +14,20 @@ class Image:
     def __init__(self) -> None:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self.names: dict[bytes, str] = {}
+        """Each topic's name, by its id; a thread may look into it."""
         self.version = 0
         """Grows whenever a topic is created, gets partitions or is deleted, or a log folder fails."""
 
     def show(self, topic: Topic) -> None:
         """From now on the topic can be seen."""
         self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+        self.names[topic.topic_id] = topic.name
         self.version += 1
 
     def hide(self, topic: Topic) -> None:
         """From now on it can't."""
-        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        del self._by_name[topic.name], self._by_id[topic.topic_id], self.names[topic.topic_id]
         self.version += 1
 
     def get(self, name: str) -> Topic | None:

@@ -138,7 +138,7 @@ class ClusterWorld(Clockwork):
             self.later(self.random.randint(500, 1500), self._disturb)
 
     def _first_nodes(self, state: LeaderAndIsr) -> list[Operation]:
-        nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0")]
+        nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0"), Create(paths.topic("topic"))]
         nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions if one not in self.new]
         return nodes
 
@@ -377,7 +377,7 @@ class ClusterWorld(Clockwork):
 
     def expel(self, number: int) -> None:
         """Somebody removes a broker's registration, rightly or wrongly, by the design's multi."""
-        path = registration.incarnation_path(number)
+        path = paths.incarnation(number)
         node = self.store.nodes.get(path)
         setup = self.store.open(lambda path: None, 0)
         operations = [] if node is None else registration.expel(number, node.version)
@@ -527,7 +527,7 @@ class ClusterWorld(Clockwork):
 
     def _register(self, broker: Broker) -> None:
         """Register. A registration of this broker's own former session is replaced: its folders' locks are ours."""
-        member, path = broker.member, registration.incarnation_path(broker.id)
+        member, path = broker.member, paths.incarnation(broker.id)
 
         def known(found: tuple[Node | None, Node | None]) -> None:
             there, stays = found
@@ -660,7 +660,7 @@ class ClusterWorld(Clockwork):
             if node is not None:
                 registrations[int(name)] = registration.read_registration(int(name), node.data, node.czxid)
         for number in registrations:
-            node = self.store.get(session, registration.incarnation_path(number))
+            node = self.store.get(session, paths.incarnation(number))
             if node is not None:
                 incarnations[number] = registration.read_incarnation(number, node.data, node.version)
         return registrations, incarnations

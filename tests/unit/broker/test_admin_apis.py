@@ -309,7 +309,7 @@ def test_deletion_can_be_forbidden(make_broker: Make) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("zookeeper.connect=localhost:2181", "needs no ZooKeeper"),
+        ("zookeeper.set.acl=true", "are known"),
         ("process.roles=broker,controller", "its own controller"),
         ("controller.quorum.voters=1@a:1", "its own controller"),
         ("num.io.threads=8", "set `num.network.threads`"),

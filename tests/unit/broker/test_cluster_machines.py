@@ -239,7 +239,8 @@ def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     new: Partition = ("new", 0)
     actions = controller.on_partitions(machine, {new: planning.Image(b"id", REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
     (write,) = writes(actions)
-    created = write.operations[1]
+    assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
+    created = write.operations[2]
     assert isinstance(created, Create) and created.path == controller.state_path(new)
     assert read_state(created.path, created.data, 0) == LeaderAndIsr(2, 0, (2, 3), min_isr=2, controller_epoch=7)
     assert not [one for one in actions if isinstance(one, SendRoles)]
@@ -259,5 +260,6 @@ def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     assert controller.on_partitions(machine, {("new", 0): planning.Image(b"id", (1, 2), NOT_CREATED)}, 1) == []
     one = {2: Registration(2, 12, "i", clean=True)}
     (write,) = writes(controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2))
-    created = write.operations[1]
+    assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
+    created = write.operations[2]
     assert isinstance(created, Create) and json.loads(created.data)["leader"] == 2
