@@ -45,11 +45,14 @@ from penstock.pyx.record.endian cimport put_i64
 cdef enum:
     REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed again: more aren't held for one write
 
+cdef struct GatheredPart:
+    Append* part
+    const Validated* taken
+    size_t first                       # batch of it that isn't in the log already
+
 # What was validated under the lock and waits to be written, all to the active segment, in one go.
 cdef struct Gathered:
-    vector[Append*] parts
-    vector[Validated*] taken
-    vector[size_t] first               # of each part: the first batch that isn't in the log already
+    vector[GatheredPart] parts
     vector[iovec] pieces
     int64_t bytes
     size_t batches
@@ -175,10 +178,12 @@ cdef bint _assign(
 
 
 cdef uint64_t _take_in(
-    PartitionLog* p, Segment* s, const Append* part, const Validated* taken, size_t first, int64_t now_ms
+    PartitionLog* p, Segment* s, const GatheredPart* gathered, int64_t now_ms
 ) noexcept nogil:
     """Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow. Gives the network
     threads to be woken."""
+    cdef const Validated* taken = gathered.taken
+    cdef size_t first = gathered.first
     cdef const BatchHeader* header
     cdef const uint8_t* records = taken.records
     cdef int64_t began_at = s.size, position = s.size, offset = p.log.log_end
@@ -203,9 +208,9 @@ cdef uint64_t _take_in(
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
     note_end(p.end_slot, s.next_offset)
-    if part.origin != REPLICA:
+    if gathered.part.origin != REPLICA:
         p.tally.messages_in += s.next_offset - offset
-        p.tally.bytes_in += <int64_t>part.n if first == 0 else position - began_at
+        p.tally.bytes_in += <int64_t>gathered.part.n if first == 0 else position - began_at
     # What has to be flushed is shown by the flush, and nothing before what lies in front of it.
     return 0 if waits or is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
 
@@ -246,12 +251,10 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     elif room_is_ahead(&s.room, s.size) and not p.ahead:
         _tell_ahead(p)
     for i in range(gathered.parts.size()):
-        gathered.parts[i].done.error = error
+        gathered.parts[i].part.done.error = error
         if error == 0:
-            wake[0] |= _take_in(p, s, gathered.parts[i], gathered.taken[i], gathered.first[i], now_ms)
+            wake[0] |= _take_in(p, s, &gathered.parts[i], now_ms)
     gathered.parts.clear()
-    gathered.taken.clear()
-    gathered.first.clear()
     gathered.pieces.clear()
     gathered.producers.clear()
     gathered.bytes = 0
@@ -321,9 +324,7 @@ cdef int16_t _gather(
     piece.iov_base = records
     piece.iov_len = <size_t>n
     gathered.pieces.push_back(piece)
-    gathered.parts.push_back(part)
-    gathered.taken.push_back(taken)
-    gathered.first.push_back(first)
+    gathered.parts.push_back(GatheredPart(part, taken, first))
     gathered.bytes += n
     gathered.batches += taken.batches.size() - first
     gathered.end = end
@@ -384,11 +385,15 @@ cdef bint partition_validate(Partition* partition, Append* part, Validated* into
     return part.done.error != VALIDATE_TOO_MUCH_WORK
 
 
+cdef inline Validated* _taken(Append** parts, size_t i, vector[Validated]& own) noexcept nogil:
+    return parts[i].checked if parts[i].checked != NULL else &own[i]
+
+
 cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int16_t* refused) noexcept nogil:
     """As many of the parts as may be held together, at least one. How many they were. `refused`: as Gathered has it."""
     cdef PartitionLog* p = log_of(partition)
     cdef vector[Validated] own
-    cdef vector[Validated*] taken
+    cdef Validated* taken
     cdef Gathered gathered
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
@@ -408,19 +413,19 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
         own.resize(count)
     for i in range(count):
         done = &parts[i].done
-        taken.push_back(parts[i].checked if parts[i].checked != NULL else &own[i])
+        taken = _taken(parts, i, own)
         if error != 0 or parts[i].checked == NULL:
             _done_nothing(done, error)
         if error == 0:
             if parts[i].checked == NULL:
-                done.error = _validate(&config, parts[i], taken[i], end, now_ms)
+                done.error = _validate(&config, parts[i], taken, end, now_ms)
             elif done.error == 0:
-                done.error = place_validated(&config, taken[i], end)
+                done.error = place_validated(&config, taken, end)
             if done.error == 0:
-                stamp_validated(taken[i], now_ms)
-            for j in range(taken[i].batches.size()):
-                end += taken[i].batches[j].last_offset_delta + 1
-            rewritten += taken[i].rebuilt.capacity() + taken[i].inner.capacity()
+                stamp_validated(taken, now_ms)
+            for j in range(taken.batches.size()):
+                end += taken.batches[j].last_offset_delta + 1
+            rewritten += taken.rebuilt.capacity() + taken.inner.capacity()
             if rewritten > REWRITTEN_MAX_BYTES:
                 count = i + 1
                 break
@@ -435,7 +440,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     gathered.end = p.log.log_end
     for i in range(count):
         if parts[i].done.error == 0:
-            parts[i].done.error = _gather(p, &gathered, parts[i], taken[i], now_ms, &wake)
+            parts[i].done.error = _gather(p, &gathered, parts[i], _taken(parts, i, own), now_ms, &wake)
         if parts[i].done.error == NOT_LEADER_OR_FOLLOWER or parts[i].done.error == KAFKA_STORAGE_ERROR:
             gathered.refused = parts[i].done.error
     _write(p, &gathered, now_ms, &wake)
@@ -452,13 +457,14 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
         error = KAFKA_STORAGE_ERROR
     for i in range(count):
         done = &parts[i].done
-        done.refusal = taken[i].refusal
+        taken = _taken(parts, i, own)
+        done.refusal = taken.refusal
         if done.error == 0:
             done.error = error
         if done.error != 0:
             done.base_offset = -1
             failed += done.tallied and counts
-        elif taken[i].stamps:
+        elif taken.stamps:
             done.log_append_time_ms = now_ms
     if failed:
         relaxed_add64(&p.tally.appends_failed, failed)

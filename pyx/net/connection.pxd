@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.net.client cimport Client
 from penstock.pyx.net.plane cimport Connection, Plane, Reactor
+from penstock.pyx.net.requesttimes cimport timings_settle, timings_unsent
 
 # What is known of the client of a request.
 cdef enum Presence:
@@ -32,7 +33,13 @@ cdef struct ConnectionCopy:
 # Any thread: those that are open now, `most` at most; how many. One that is opened or closed meanwhile may be missing.
 cdef size_t connections_copy(Plane* plane, ConnectionCopy* out, size_t most) noexcept nogil
 # Counts how long the requests took whose answers have been sent, by the clock as it was read last.
-cdef void connection_settle(Reactor* r, Connection* c) noexcept nogil
+cdef inline void connection_settle(Reactor* r, Connection* c) noexcept nogil:
+    if timings_unsent(&c.timings):
+        timings_settle(
+            &r.times, &c.timings, c.output_at + <int64_t>c.sent, c.pieces_at + c.pieces.first, r.clock_ns, &c.client,
+            c.peer,
+        )
+
 cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back
 # Of the client whose request has this token; from any thread, while the plane is open.
 cdef Presence connection_presence(Plane* plane, uint64_t token) noexcept nogil

@@ -1,6 +1,6 @@
 """One connection: opening and closing it, and its turns; see connection.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from penstock.pyx.linux.posix cimport (
     EPOLL_CTL_ADD, atomic_load32, atomic_load64, atomic_store32, calloc, close, free, memcpy, memset,
@@ -24,7 +24,7 @@ from penstock.pyx.net.plane cimport (
 from penstock.pyx.net.requests cimport (
     Span, connection_sender, request_serve, requests_describe, requests_refuse, slots_full,
 )
-from penstock.pyx.net.requesttimes cimport timings_free, timings_settle, timings_unsent
+from penstock.pyx.net.requesttimes cimport timings_free
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
@@ -47,14 +47,6 @@ cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil:
         free(c.pieces.p)
         c.pieces.p = NULL
         c.pieces.capacity = 0
-
-
-cdef void connection_settle(Reactor* r, Connection* c) noexcept nogil:
-    if timings_unsent(&c.timings):
-        timings_settle(
-            &r.times, &c.timings, c.output_at + <int64_t>c.sent, c.pieces_at + c.pieces.first, r.clock_ns, &c.client,
-            c.peer,
-        )
 
 
 cdef Connection* _connection_place(Reactor* r) noexcept nogil:

@@ -32,7 +32,10 @@ cdef inline int bucket_of(int64_t ns) noexcept nogil:
 cdef inline double bucket_bound_s(int bucket) noexcept nogil:
     return <double>(<int64_t>(9 + bucket % 8) << (bucket // 8)) * BUCKET_UNIT_NS / 1e9
 
-# `times` durations of `ns` each.
+# `times` durations of `ns` each. A phase that a request never was in is counted without a bucket being looked for.
 cdef inline void histogram_add(Histogram* h, int64_t ns, int64_t times) noexcept nogil:
+    if ns <= 0:
+        h.counts[0] += times
+        return
     h.counts[bucket_of(ns)] += times
     h.sum_ns += ns * times

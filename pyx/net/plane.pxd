@@ -27,7 +27,7 @@ from penstock.pyx.net.coldreader cimport ReaderPool
 from penstock.pyx.net.control cimport ControlQueue, ControlRequest
 from penstock.pyx.net.counters cimport Counters, counters_closed
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
-from penstock.pyx.net.requesttimes cimport UNSENT_MAX, RequestTimes, Timings
+from penstock.pyx.net.requesttimes cimport RequestTimes, Timings, timings_full
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.net.workers cimport Work, WorkerPool
@@ -200,7 +200,7 @@ cdef struct Reactor:
     bint descriptors_short            # when it last accepted
     int64_t drain_until_ms
     int64_t now_ms
-    int64_t clock_ns                  # when it last read the clock
+    int64_t clock_ns                  # when it last read the clock: after each wait, and after each piece of long work
     int64_t swept_ms
     int listeners[LISTENERS_MAX]
     int32_t listener_count
@@ -326,5 +326,5 @@ cdef inline bint output_full(const Connection* c) noexcept nogil:
     return (
         output_left(c) > OUTPUT_BYTES_MAX
         or c.pieces.first < c.pieces.n
-        or c.timings.answered - c.timings.first >= UNSENT_MAX
+        or timings_full(&c.timings)
     )

@@ -38,7 +38,8 @@ from penstock.pyx.net.plane cimport (
 )
 from penstock.pyx.net.requests cimport requests_resume, requests_worked
 from penstock.pyx.net.requesttimes cimport (
-    PHASE_LOCAL, PHASE_QUEUE, PHASE_WAITING, Timing, timing_at, timing_pass, timing_until, timings_unsent,
+    PHASE_LOCAL, PHASE_QUEUE, PHASE_WAITING, Timing, timing_at, timing_pass, timing_until, timings_full,
+    timings_unsent,
 )
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.record.endian cimport get_u32
@@ -76,6 +77,7 @@ cdef void _on_event(Reactor* r, const epoll_event* event) noexcept nogil:
         return
     if low == EVENT_LISTENER:
         accept_all(r, <int32_t>high)
+        reactor_clock(r)
         return
     c = _connection_of(r, low, high)
     if c == NULL:
@@ -183,9 +185,12 @@ cdef void _on_moved(Reactor* r) noexcept nogil:
 
 cdef void _on_deadlines(Reactor* r) noexcept nogil:
     """A job whose time is up leaves the heap and is answered in its connection's next turn."""
+    if r.waits.heap_n == 0 or r.waits.heap[0].deadline_ms > r.now_ms:
+        return
     while r.waits.heap_n and r.waits.heap[0].deadline_ms <= r.now_ms:
         _retry(r, r.waits.heap[0])
         unpark(r.waits, r.waits.heap[0])
+    reactor_clock(r)
 
 
 cdef void _on_unstall(Reactor* r) noexcept nogil:
@@ -282,6 +287,7 @@ cdef void _sweep(Reactor* r) noexcept nogil:
         _on_unstall(r)
     if r == r.plane.reactors[0]:
         sessions_unresolve_idle(r.plane.sessions, r.now_ms)
+    reactor_clock(r)
 
 
 cdef void _start_drain(Reactor* r) noexcept nogil:
@@ -320,7 +326,7 @@ cdef int64_t _sweep_every_ms(Reactor* r) noexcept nogil:
 
 
 cdef int _timeout_ms(Reactor* r) noexcept nogil:
-    """Until the next thing that has a time; more than 0 if the clock was read."""
+    """Until the next thing that has a time, by the clock as it was read after the last turn."""
     cdef int64_t until = r.swept_ms + _sweep_every_ms(r)
     if r.ready.first != NULL or r.costly.first != NULL or atomic_load32(&r.mailbox.wake):
         return 0
@@ -330,7 +336,7 @@ cdef int _timeout_ms(Reactor* r) noexcept nogil:
         until = min(until, r.accept_ms)
     if r.draining:
         until = min(until, r.now_ms + DRAIN_CHECK_MS)
-    return <int>max(until - reactor_clock(r) // 1_000_000, <int64_t>0)
+    return <int>max(until - r.clock_ns // 1_000_000, <int64_t>0)
 
 
 cdef void _run_first(Reactor* r, ReadyList* due) noexcept nogil:
@@ -347,7 +353,7 @@ cdef void _run_first(Reactor* r, ReadyList* due) noexcept nogil:
     wake_others(&r.mailbox)
     c.turn_ns = reactor_clock(r) - begun_ns
     if c.state != CONNECTION_CLOSED and timings_unsent(&c.timings):
-        full = output_full(c)
+        full = timings_full(&c.timings)
         connection_settle(r, c)
         if full and not output_full(c):               # what it couldn't do for that it has been told already
             connection_ready(r, c)
@@ -364,16 +370,16 @@ cdef void _put_before(ReadyList* due, ReadyList* asked) noexcept nogil:
 
 cdef void _run_ready(Reactor* r) noexcept nogil:
     """One turn for each connection that is ready now, as far as the pass's time goes; those that ask again come after
-    the next epoll_wait. Connections whose turns are short go first.
+    the next epoll_wait. Connections whose turns are short go first. The clock was read after whatever took long.
     """
-    cdef int64_t until_ns
+    cdef int64_t until_ns = r.clock_ns + PASS_NS
     cdef ReadyList due = r.ready
     cdef ReadyList costly = r.costly
     memset(&r.ready, 0, sizeof(ReadyList))
     memset(&r.costly, 0, sizeof(ReadyList))
     if due.first == NULL and costly.first == NULL:
+        reactor_clock(r)
         return
-    until_ns = reactor_clock(r) + PASS_NS
     while due.first != NULL and r.clock_ns < until_ns:
         _run_first(r, &due)
     if costly.first != NULL:
@@ -397,6 +403,7 @@ cdef void _on_wake(Reactor* r) noexcept nogil:
         _relieve(r)
     if atomic_swap32(&r.unstall, 0):
         _on_unstall(r)
+    reactor_clock(r)
 
 
 cdef void _close_all(Reactor* r) noexcept nogil:
@@ -436,6 +443,7 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
             r.accept_ms = 0
             for i in range(r.listener_count):
                 accept_all(r, i)
+            reactor_clock(r)
         _on_deadlines(r)
         _run_ready(r)
         if r.now_ms - r.swept_ms >= _sweep_every_ms(r):

@@ -55,9 +55,9 @@ cdef bint slots_full(Connection* c) noexcept nogil:
     return held > SLOTS_BYTES_MAX
 
 
-cdef inline bint _time_request(Connection* c, const uint8_t* frame, int32_t n) noexcept nogil:
-    """For each request that has a slot or an answer, before it gets them. False: no memory."""
-    return timings_push(&c.timings, frame, n, c.arrived_ns) != NULL
+cdef inline Timing* _time_request(Connection* c, const uint8_t* frame, int32_t n) noexcept nogil:
+    """For each request that has a slot or an answer, before it gets them. NULL: no memory."""
+    return timings_push(&c.timings, frame, n, c.arrived_ns)
 
 
 cdef Slot* _slot_push(Connection* c, SlotState state) noexcept nogil:
@@ -108,7 +108,7 @@ cdef Served _hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t 
     """
     cdef Served result
     cdef Slot* slot
-    if not _time_request(c, frame, n):
+    if _time_request(c, frame, n) == NULL:
         return SERVE_CLOSE
     result = _queue_request(r, c, c.tail, frame, n, produce)
     if result != SERVED:
@@ -130,7 +130,7 @@ cdef Served give_to_worker(
     cdef Slot* slot
     if work == NULL:
         return SERVE_CLOSE
-    if fetch == NULL and not _time_request(c, frame, n):
+    if fetch == NULL and _time_request(c, frame, n) == NULL:
         work_free(work)
         return SERVE_CLOSE
     work.sender = connection_sender(r, c)
@@ -210,12 +210,13 @@ cdef Served _answer_produces(
     cdef Writer* out = &c.output if straight else &waiting
     cdef ProduceResult result = PRODUCE_NO_MEMORY
     cdef Served outcome = SERVED
-    cdef Timing* one
+    cdef Timing* one = _time_request(c, frame, <int32_t>served.bytes - SIZE_BYTES)
     cdef int32_t answered = 0
-    if not _time_request(c, frame, <int32_t>served.bytes - SIZE_BYTES):
+    if one == NULL:
         served.why = CLOSED_FAULT
         return SERVE_CLOSE
-    memset(&waiting, 0, sizeof(Writer))
+    if not straight:
+        memset(&waiting, 0, sizeof(Writer))
     while answered < served.frames and outcome == SERVED:
         result = produce_answer(r.produces, <size_t>answered, out, &r.produced)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
@@ -223,7 +224,6 @@ cdef Served _answer_produces(
         else:
             served.why = produce_reason(result)
             outcome = SERVE_CLOSE
-    one = timing_at(&c.timings, c.tail - c.head)
     one.topic = topic
     one.count = answered
     timing_pass(one, PHASE_QUEUE, begun_ns)
@@ -316,7 +316,7 @@ cdef Served _serve_fetch(
     cdef Slot* slot
     if job == NULL:
         return SERVE_CLOSE
-    if not _time_request(c, frame, n):
+    if _time_request(c, frame, n) == NULL:
         fetch_free(job)
         served.why = CLOSED_FAULT
         return SERVE_CLOSE

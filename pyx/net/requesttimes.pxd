@@ -17,6 +17,8 @@ from penstock.pyx.linux.posix cimport free
 from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.net.client cimport Client
 from penstock.pyx.net.histogram cimport Histogram
+from penstock.pyx.record.endian cimport get_i16
+from penstock.pyx.record.frame cimport API_VERSION_AT
 
 cdef enum Phase:
     PHASE_QUEUE = 0
@@ -77,8 +79,8 @@ cdef struct RequestTimes:
     int64_t slow_taken                # atomic: the other thread's
     int64_t slow_lost                 # there was no room
 
-# One more, of a request's frame without its size. NULL: no memory.
-cdef Timing* timings_push(Timings* t, const uint8_t* frame, int32_t n, int64_t arrived_ns) noexcept nogil
+# Room for twice as many. False: no memory.
+cdef bint timings_grow(Timings* t) noexcept nogil
 # Those whose answers are sent up to there.
 cdef void timings_settle(
     RequestTimes* times, Timings* t, int64_t sent_at, int64_t sent_pieces, int64_t now_ns, const Client* client,
@@ -92,6 +94,26 @@ cdef void timing_settle(
 cdef void times_clear(RequestTimes* times) noexcept nogil
 # Takes the oldest slow requests, as many as there are; `out` has room for SLOW_KEPT.
 cdef int32_t slow_take(RequestTimes* times, SlowTiming* out) noexcept nogil
+
+
+# One more, of a request's frame without its size. NULL: no memory.
+cdef inline Timing* timings_push(Timings* t, const uint8_t* frame, int32_t n, int64_t arrived_ns) noexcept nogil:
+    cdef Timing* one
+    cdef int phase
+    if t.last - t.first == t.capacity and not timings_grow(t):
+        return NULL
+    one = &t.ring[t.last & (t.capacity - 1)]
+    t.last += 1
+    one.arrived_ns = arrived_ns
+    for phase in range(PHASE_SEND):
+        one.passed_ns[phase] = 0
+    one.bytes = n
+    one.count = 1
+    one.topic = 0
+    one.api_key = get_i16(frame)
+    one.version = get_i16(frame + API_VERSION_AT)
+    one.phase = PHASE_QUEUE
+    return one
 
 
 cdef inline void timings_unpush(Timings* t) noexcept nogil:
@@ -113,6 +135,10 @@ cdef inline void timings_answered(Timings* t, int64_t sent_at, int64_t sent_piec
 
 cdef inline bint timings_unsent(const Timings* t) noexcept nogil:
     return t.first != t.answered
+
+
+cdef inline bint timings_full(const Timings* t) noexcept nogil:
+    return t.answered - t.first >= UNSENT_MAX
 
 
 cdef inline void timings_free(Timings* t) noexcept nogil:

@@ -5,14 +5,12 @@ from penstock.pyx.linux.posix cimport (
 )
 from penstock.pyx.log.files cimport wall_ms
 from penstock.pyx.net.histogram cimport histogram_add
-from penstock.pyx.record.endian cimport get_i16
-from penstock.pyx.record.frame cimport API_VERSION_AT
 
 cdef enum:
     TIMINGS_MIN = 4
 
 
-cdef bint _grow(Timings* t) noexcept nogil:
+cdef bint timings_grow(Timings* t) noexcept nogil:
     cdef uint32_t capacity = t.capacity * 2 if t.capacity else TIMINGS_MIN
     cdef Timing* grown = <Timing*>malloc(capacity * sizeof(Timing))
     cdef uint32_t i
@@ -24,21 +22,6 @@ cdef bint _grow(Timings* t) noexcept nogil:
     t.ring = grown
     t.capacity = capacity
     return True
-
-
-cdef Timing* timings_push(Timings* t, const uint8_t* frame, int32_t n, int64_t arrived_ns) noexcept nogil:
-    cdef Timing* one
-    if t.last - t.first == t.capacity and not _grow(t):
-        return NULL
-    one = &t.ring[t.last & (t.capacity - 1)]
-    t.last += 1
-    memset(one, 0, sizeof(Timing))
-    one.arrived_ns = arrived_ns
-    one.bytes = n
-    one.count = 1
-    one.api_key = get_i16(frame)
-    one.version = get_i16(frame + API_VERSION_AT)
-    return one
 
 
 cdef void _note_slow(
