@@ -33,7 +33,7 @@ from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
-from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, between_brokers, bind, refused
+from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind, refused
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.metadata import Way, name_store, open_store
@@ -56,6 +56,8 @@ from penstock.pyx.net.border import DataPlane
 
 if TYPE_CHECKING:
     from penstock.broker.metrics.service import Watched
+    from penstock.broker.replication.joining import Joining
+    from penstock.broker.replication.member import Cluster
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
@@ -95,6 +97,7 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
+        self._cluster: Cluster | None = None
         self._beats: Beats | None = None
         self._watched: Watched | None = None
         self.http: Endpoint | None = None
@@ -150,8 +153,11 @@ class Server:
         loop = asyncio.get_running_loop()
         ballast_bytes = self.config["penstock.ballast.bytes"]
         folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
-        flushes = Flushes.of(self.config["penstock.transaction.flush"])
-        dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes, flushes)
+        joining = await self._begin_session(folders[0])
+        # In a cluster what a power cut takes is on other brokers.
+        flushes = Flushes.of(self.config["penstock.transaction.flush"]) if joining is None else Flushes.NONE
+        cluster_id = None if joining is None else joining.store.cluster_id
+        dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes, flushes, cluster_id)
         self._undo.append(lambda: self._close_folders(dirs))
         data_plane = self._data_plane = self._bind(len(folders))
         self._undo.append(lambda: self._stop_data_plane(data_plane))
@@ -159,8 +165,12 @@ class Server:
         self._limits = Limits(data_plane, self.config)
         # Until logs are opened, a start that is refused leaves the folders as clean as they were.
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
-        store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
-        self._undo.append(store.close)
+        store: Store
+        if joining is None:
+            store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
+            self._undo.append(store.close)
+        else:
+            store = joining.store
         await _check_cluster(store, dirs.first)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
@@ -169,8 +179,8 @@ class Server:
         self.config.record("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
         self.config.record("advertised.listeners", ",".join(f"{one.name}://{one.client_endpoint()}" for one in self._listeners))
         await self._load_altered(store)
-        topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
-        restoring = Restoring(topics, self.node_id, self.config, store, dirs, executor)
+        make = Topics if joining is None else joining.topics
+        topics = make(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         if self._watched is not None:
             self._watched.health.opening = topics.logs
         self._undo.append(lambda: self._stop_opening(topics))
@@ -184,22 +194,17 @@ class Server:
             advertised_listeners={one.name: one.client_endpoint() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,
             dirs=dirs,
-            between_brokers=between_brokers(self.config, [one.name for one in self._listeners]),
         )
-        # All that a start can be refused for is read before anything is changed.
-        controller_epoch = await _next_controller_epoch(store, context.now_ms())
-        try:
-            descriptors.check()
-        except descriptors.DescriptorsError as error:
-            raise ServerError(str(error)) from None
-        await context.load()
-        await restoring.read(self._forget)
-        await _register(store, self.node_id, self._listeners, controller_epoch)
-        self._clean = False
-        await restoring.load(controller_epoch)
+        restoring: Restoring | None = None
+        if joining is None:
+            assert isinstance(store, EmbeddedStore)
+            restoring = await self._begin_alone(context, store, executor)
+        else:
+            await context.load()
+            await joining.admit(context, self._forget)
+            self._clean = False
         most = self.config["max.connections"]
         descriptors.say(topics.partition_count(), None if most == INT_MAX else most)
-        await self._keep_store(store, dirs)
         pending = PendingUpkeep(self._logs, len(list(dirs)))
         self._undo.append(pending.stop)
         disks = Disks(dirs, self._logs, topics, pending, self.failed.set)
@@ -208,16 +213,8 @@ class Server:
         periodic = PeriodicUpkeep(context)
         periodic.start()
         self._undo.append(periodic.stop)
-        self._undo.append(context.coordinators.stop)
-        cut = [one for one in dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
-        await context.coordinators.start(bool(cut), min((one.was_flushed for one in cut), default=Flushes.ALL))
-        if flushes is not Flushes.ALL:
-            whose = "" if flushes is Flushes.NONE else " but those of mirror and dedupe"
-            _log.info(
-                "transactions%s are not flushed: a power cut may take records whose commit, and whose consumer's position, "
-                "survives (penstock.transaction.flush=true prevents it)", whose,
-            )  # fmt: skip
-        await restoring.finish_deletions(context.coordinators.topic_deleted)
+        if restoring is not None:
+            await self._start_coordinators(context, restoring, flushes)
         cleaner = LogCleaner(context)
         cleaner.start()
         self._undo.append(cleaner.stop)
@@ -228,6 +225,8 @@ class Server:
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
+        if joining is not None:
+            await self._join(joining, context, executor)
         watch = Watch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
@@ -239,9 +238,60 @@ class Server:
         if self._watched is not None:
             self._watched.serve(context, data_plane, self._beats)
             self._undo.append(self._watched.stopping)
-        self._opening = tasks.start(self._open_rest(topics, context.coordinators), "opening")
-        await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
+        if restoring is not None:
+            self._opening = tasks.start(self._open_rest(topics, context.coordinators), "opening")
+            await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
+        elif self._watched is not None:
+            self._watched.health.is_open = True
         return self._listeners[0].bind
+
+    async def _begin_session(self, first: Path) -> Joining | None:
+        """A session with the cluster's ZooKeeper; None: this is one node, which loads nothing of what a cluster needs. Raises
+        StoreError, FolderError."""
+        if self.config["zookeeper.connect"] is None:
+            return None
+        from penstock.broker.replication.joining import Joining
+
+        joining = Joining(self.node_id, self.config)
+        self._undo.append(joining.store.close)
+        await joining.begin(first)
+        return joining
+
+    async def _begin_alone(self, context: Context, store: EmbeddedStore, executor: ThreadPoolExecutor) -> Restoring:
+        """One node: read what the store says, hold it against the log folders, be the controller of all."""
+        topics, dirs = context.topics, context.dirs
+        restoring = Restoring(topics, self.node_id, self.config, store, dirs, executor)
+        # All that a start can be refused for is read before anything is changed.
+        controller_epoch = await _next_controller_epoch(store, context.now_ms())
+        try:
+            descriptors.check()
+        except descriptors.DescriptorsError as error:
+            raise ServerError(str(error)) from None
+        await context.load()
+        await restoring.read(self._forget)
+        await _register(store, self.node_id, self._listeners, controller_epoch)
+        self._clean = False
+        await restoring.load(controller_epoch)
+        await self._keep_store(store, dirs)
+        return restoring
+
+    async def _start_coordinators(self, context: Context, restoring: Restoring, flushes: Flushes) -> None:
+        self._undo.append(context.coordinators.stop)
+        cut = [one for one in context.dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
+        await context.coordinators.start(bool(cut), min((one.was_flushed for one in cut), default=Flushes.ALL))
+        if flushes is not Flushes.ALL:
+            whose = "" if flushes is Flushes.NONE else " but those of mirror and dedupe"
+            _log.info(
+                "transactions%s are not flushed: a power cut may take records whose commit, and whose consumer's position, "
+                "survives (penstock.transaction.flush=true prevents it)", whose,
+            )  # fmt: skip
+        await restoring.finish_deletions(context.coordinators.topic_deleted)
+
+    async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor) -> None:
+        """Register, and take roles from then on. Raises StoreError."""
+        self._cluster = context.cluster = joining.member(context, self._listeners, self._logs, executor)
+        self._undo.append(self._cluster.leave)
+        await self._cluster.join()
 
     async def _open_rest(self, topics: Topics, coordinators: Coordinators) -> None:
         await topics.logs.open_rest()
@@ -371,7 +421,8 @@ class Server:
             raise failures[0]
 
     async def _close_folders(self, dirs: LogDirs) -> None:
-        dirs.close(clean=self._clean)
+        # Before a controller has dealt with what a power cut took, the next start has to find the same as this one.
+        dirs.close(clean=self._clean and (self._cluster is None or self._cluster.is_noted))
 
 
 def log_dirs(data: Path, given: str | None) -> list[Path]:

@@ -15,6 +15,7 @@ acks          produces with acks=all that wait
 roles         which controller a broker obeys
 registration  a broker's registration, its epoch, and whether its logs are whole
 lease         for how long a broker may believe that its session lives
+placement     on which brokers new partitions go
 planning      what the controller wants a partition's state to be
 controller    the one writer of partition states
 """

@@ -1,6 +1,15 @@
-"""Replication in a running broker: what feeds the state machines of `broker/cluster` and carries out their decisions.
+"""Brokers as one cluster: the machines of `broker/cluster/`, fed by a ZooKeeper, by other brokers and by this broker's logs.
 
-wire      what brokers say to each other, between values and Kafka's messages
-peers     connections to other brokers
-requests  requests to other brokers, as values
+In reading order:
+
+session         the metadata store of a cluster: one ZooKeeper session after the other
+registration    this broker's registration, and who else may have its id
+controllership  who the controller is; and if it is this broker, its machine, fed
+reading         what a new controller reads of the store
+pictures        what the controller tells all brokers of all topics (UpdateMetadata)
+topics          the topics of a cluster, as handlers see them: changes go into the store, the picture comes from the controller
+wire            what brokers say to each other, between values and Kafka's messages
+peers           connections to other brokers
+requests        requests to other brokers, as values
+configchanges   configs of topics that another broker has altered
 """

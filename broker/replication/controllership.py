@@ -1,0 +1,502 @@
+"""Who the controller is; and while it is this broker, its machine, fed.
+
+Every broker watches `/controller`. Where it is gone each stands for it: one multi makes the node and raises the epoch,
+so one of them wins. The winner reads what there is, gives it to `cluster.controller`, and carries out what that decides. Events
+come one by one, from one queue: what watches, answers and time have to say. Every write checks the controller epoch (R1), so a
+controller that was replaced without knowing it has no effect.
+
+A topic is created by whoever writes its node; the controller sees it and gives its partitions their first states. A topic is
+deleted by a node below `/admin/delete_topics`: the controller tells everybody, has the live replicas deleted, and removes the
+nodes. Brokers that are away then find their replicas' topic id in `/penstock/deleted` when they are back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.cluster import controller as machine
+from penstock.broker.cluster.controller import (
+    AnswerAlter,
+    Controller,
+    Out,
+    Outcome,
+    ReadBrokers,
+    ReadState,
+    Resign,
+    SendRoles,
+    WriteStates,
+)
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    StoppedReplica,
+    StopReplica,
+    StopReplicaAnswer,
+    UpdateMetadata,
+)
+from penstock.broker.cluster.planning import Image
+from penstock.broker.context import Endpoint
+from penstock.broker.replication.pictures import Pictures
+from penstock.broker.replication.reading import (
+    StoredTopic,
+    controller_of,
+    delete_list,
+    read_brokers,
+    read_deleted,
+    read_one_state,
+    read_states,
+    read_topics,
+)
+from penstock.broker.store.base import (
+    BadVersionError,
+    Create,
+    Delete,
+    Event,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    SessionLostError,
+    StoreError,
+    UnknownOutcomeError,
+    paths,
+)
+from penstock.broker.store.values import INT_MAX, whole_number
+from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.broker.topics.nodes import to_json
+from penstock.broker.uuids import uuid_text
+from penstock.errors import ErrorCode
+
+TICK_S = 0.2
+"""How often the controller looks for what wasn't answered."""
+AGAIN_S = 0.5
+"""How long it waits before it asks again for what the store refused to say."""
+
+_log = log.get(__name__)
+
+
+class Others(Protocol):
+    """What a controller says to brokers, itself among them. What is sent raises OSError where one can't be reached."""
+
+    def know(self, endpoints: Mapping[int, Mapping[str, Endpoint]]) -> None:
+        """Where brokers are reached."""
+        ...
+
+    async def send_roles(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        """Its roles."""
+        ...
+
+    async def send_picture(self, picture: UpdateMetadata) -> int:
+        """Who lives and who leads; answers its error code."""
+        ...
+
+    async def send_stop(self, request: StopReplica) -> StopReplicaAnswer:
+        """Which replicas it has no longer."""
+        ...
+
+
+class Controllership:
+    """Of one broker in one session."""
+
+    def __init__(
+        self,
+        node_id: int,
+        store: ZooKeeperStore,
+        others: Others,
+        *,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        newer_epoch: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._store = store
+        self._others = others
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+        self._newer_epoch = newer_epoch
+        self.controller = -1
+        """The broker that is the controller, as `/controller` says it; -1: nobody."""
+        self.term: Term | None = None
+        """While this broker is the controller."""
+        self._won: Controller | None = None
+        """The machine of the election that this session has won, until its term begins."""
+        self._heard_of = -1  # the latest controller epoch that a broker has refused this one with
+
+    async def run(self) -> None:
+        """For as long as the session lasts. Raises SessionLostError."""
+        while True:
+            changed = asyncio.Event()
+            self.controller, is_own = await self._look(changed)
+            try:
+                if self.controller < 0:
+                    await self._stand()
+                elif is_own:
+                    await self._lead()
+                else:
+                    await changed.wait()
+            except SessionLostError:
+                raise
+            except StoreError as error:
+                _log.error("the controller's node can't be read or written: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _look(self, changed: asyncio.Event) -> tuple[int, bool]:
+        """Who the controller is, and whether it is this session."""
+
+        def fire(_: str, __: Event) -> None:
+            changed.set()
+
+        try:
+            data, stat = await self._store.get(paths.CONTROLLER, fire)
+        except NoNodeError:
+            return -1, False
+        return controller_of(data), stat.ephemeral_session == self._store.session
+
+    async def _stand(self) -> None:
+        """Become the controller, if nobody was quicker. Raises StoreError."""
+        data, stat = await self._store.get(paths.CONTROLLER_EPOCH)
+        written = whole_number(paths.CONTROLLER_EPOCH, data, 0, INT_MAX - 1)
+        # Brokers may have heard of a later one, if the store was put back from a copy.
+        epoch = max(written, self._newer_epoch(), self._heard_of)
+        try:
+            await self._store.multi(machine.stand(self._node_id, epoch, stat.version, self._now_ms()))
+        except (NodeExistsError, BadVersionError):
+            return
+        self._won = Controller(self._node_id, epoch + 1, stat.version + 1)
+
+    async def _lead(self) -> None:
+        """Be the controller until another one is elected. Raises StoreError."""
+        own, self._won = self._won, None
+        if own is None:  # The answer to the multi got lost, or the term has failed: another election, another epoch.
+            await self._store.delete(paths.CONTROLLER)
+            return
+        _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
+        self.term = Term(own, self._store, self._others, self._now_ms, self._monotonic_ms)
+        try:
+            await self.term.run()
+        finally:
+            self._heard_of = max(self._heard_of, self.term.newer_epoch)
+            self.term = None
+        _log.warning("another controller has been elected: epoch %d is over", own.epoch)
+
+
+class Term:
+    """One epoch of this broker as the controller."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        store: ZooKeeperStore,
+        others: Others,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._controller = controller
+        self._store = store
+        self._others = others
+        self._now_ms = now_ms
+        self._clock = monotonic_ms
+        self._events: asyncio.Queue[Callable[[], Out] | None] = asyncio.Queue()
+        self._running = tasks.Group("controller")
+        self._pictures = Pictures(controller, self._send_picture, self._running)
+        self._asked: dict[object, asyncio.Future[AlterPartitionAnswer]] = {}
+        self._looking: set[str] = set()  # what is being read: brokers, topics, deletions
+        self._dirty: set[str] = set()  # what a watch has said something of since
+        self._topics: dict[str, StoredTopic] = {}
+        self._failed: BaseException | None = None
+        self.newer_epoch = -1
+        """The controller epoch that a broker has refused this one with; -1: none has."""
+
+    async def run(self) -> None:
+        """Until another controller has been elected. Raises StoreError."""
+        try:
+            await self._begin()
+            self._running.start(self._tick_for_ever())
+            while (event := await self._events.get()) is not None:
+                self._carry_out(event())
+            if self._failed is not None:
+                raise self._failed
+        finally:
+            await self._running.stop()
+            for asked in self._asked.values():
+                asked.cancel()
+
+    async def alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
+        """A leader's proposal. Raises ConnectionError: this term is over, the leader asks the next controller."""
+        token = object()
+        answer: asyncio.Future[AlterPartitionAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[token] = answer
+        self._put(lambda: machine.on_alter(self._controller, token, ask, self._clock()))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled():
+                raise
+            raise ConnectionError("another controller has been elected") from None
+        finally:
+            del self._asked[token]
+
+    async def move_leaders(self, broker: int) -> list[Partition]:
+        """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads."""
+        led = [partition for partition, image in self._controller.partitions.items() if image.state.leader == broker]
+        for partition in led:
+            image = self._controller.partitions[partition]
+            others = [one for one in image.replicas if one in image.state.isr and one != broker]
+            live = [one for one in others if one in self._controller.registrations]
+            if live:
+                self._put(partial(self._move, partition, live[0]))
+        await self._settle()
+        return [one for one in led if self._controller.partitions[one].state.leader == broker]
+
+    def _move(self, partition: Partition, leader: int) -> Out:
+        return machine.on_wish(self._controller, partition, self._clock(), leader=leader)
+
+    async def _settle(self) -> None:
+        """Until what is in the queue now has been dealt with and written."""
+        done = asyncio.Event()
+
+        def mark() -> Out:
+            done.set()
+            return []
+
+        self._put(mark)
+        await done.wait()
+        for _ in range(50):
+            if not self._controller.writes:
+                return
+            await asyncio.sleep(0.02)
+
+    def configs_changed(self) -> None:
+        """A topic's configs are others: elections depend on two of them."""
+        self._on_topics("", Event.CHANGED)
+
+    # Events
+
+    def _put(self, event: Callable[[], Out]) -> None:
+        self._events.put_nowait(event)
+
+    def _end(self, failure: BaseException | None = None) -> None:
+        self._failed = self._failed or failure
+        self._events.put_nowait(None)
+
+    def _carry_out(self, actions: Out) -> None:
+        for action in actions:
+            match action:
+                case WriteStates():
+                    self._work(partial(self._write, action))
+                case ReadState():
+                    self._work(partial(self._read_state, action.partition))
+                case ReadBrokers():
+                    self._look_again("brokers", self._read_brokers)
+                case SendRoles():
+                    self._work(partial(self._send_roles, action.request))
+                case AnswerAlter():
+                    answer = self._asked.get(action.token)
+                    if answer is not None and not answer.done():
+                        answer.set_result(action.answer)
+                case Resign():
+                    self.newer_epoch = max(self.newer_epoch, action.newer_epoch)
+                    self._end()
+        if self._controller.news:
+            self._pictures.on_states(self._controller.news)
+            self._controller.news.clear()
+        self._pictures.send()
+
+    def _work(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._running.start(self._ending(work))
+
+    async def _ending(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What the store refuses ends the term: the next one reads everything anew."""
+        try:
+            await work()
+        except StoreError as error:
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - a controller that has lost an event decides nothing right any more
+            _log.exception("the controller of epoch %d has failed", self._controller.epoch)
+            self._end(StoreError(paths.CONTROLLER, str(error)))
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._put(lambda: machine.on_time(self._controller, self._clock()))
+
+    # The store
+
+    async def _begin(self) -> None:
+        """Read what there is, and give it to the machine."""
+        await self._store.sync()
+        brokers = await read_brokers(self._store, self._on_brokers)
+        self._topics = await read_topics(
+            self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics)
+        )
+        images = await read_states(self._store, list(self._topics.values()))
+        out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
+        self._others.know(brokers.endpoints)
+        self._pictures.on_brokers(brokers.endpoints)
+        self._carry_out(out)
+        self._look_again("deletions", self._read_deleted)
+        self._on_topics("", Event.CHILDREN)  # What came between the two looks.
+
+    def _on_brokers(self, _: str, __: Event) -> None:
+        self._look_again("brokers", self._read_brokers)
+
+    def _on_topics(self, _: str, __: Event) -> None:
+        self._look_again("topics", self._read_topics)
+
+    def _on_deleted(self, _: str, __: Event) -> None:
+        self._look_again("deletions", self._read_deleted)
+
+    def _look_again(self, about: str, read: Callable[[], Awaitable[None]]) -> None:
+        """One look at a time; a watch that fires meanwhile asks for one more."""
+        if about in self._looking:
+            self._dirty.add(about)
+        else:
+            self._looking.add(about)
+            self._work(partial(self._look, about, read))
+
+    async def _look(self, about: str, read: Callable[[], Awaitable[None]]) -> None:
+        await read()
+        while about in self._dirty:
+            self._dirty.discard(about)
+            await read()
+        self._looking.discard(about)
+
+    async def _read_brokers(self) -> None:
+        brokers = await read_brokers(self._store, self._on_brokers)
+
+        def event() -> Out:
+            out = machine.on_brokers(self._controller, brokers.registrations, brokers.incarnations, self._clock())
+            self._others.know(brokers.endpoints)
+            self._pictures.on_brokers(brokers.endpoints)
+            # Which replicas are offline depends on who lives.
+            self._pictures.on_states(self._controller.partitions)
+            return out
+
+        self._put(event)
+
+    async def _read_topics(self) -> None:
+        topics = await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics))
+        known = self._topics
+        others = [topic for name, topic in topics.items() if known.get(name) != topic]
+        gone = [topic for name, topic in known.items() if name not in topics or topics[name].topic_id != topic.topic_id]
+        self._topics = topics
+        if gone:  # By an old tool, which told nobody.
+            self._put(lambda: machine.on_deleted(self._controller, _partitions_of(gone), self._clock()))
+        if others:
+            images = await read_states(self._store, others)
+            self._put(lambda: self._others_changed(others, images))
+
+    def _others_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, Image]) -> Out:
+        """Topics that are new, have grown, or have other configs."""
+        out = machine.on_partitions(self._controller, images, self._clock())
+        for topic in topics:
+            for partition in _partitions_of([topic]):
+                image = self._controller.partitions.get(partition)
+                if image is None:
+                    continue
+                image.may_lose = topic.may_lose
+                if image.state.min_isr != topic.min_isr:
+                    out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr)
+        return out
+
+    async def _read_state(self, partition: Partition) -> None:
+        state = await read_one_state(self._store, partition)
+        self._put(lambda: machine.on_state_read(self._controller, partition, state, self._clock()))
+
+    async def _write(self, action: WriteStates) -> None:
+        outcome, refused = Outcome.DONE, ""
+        try:
+            await self._store.multi(action.operations)
+        except UnknownOutcomeError:
+            outcome = Outcome.UNKNOWN
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:
+            outcome, refused = Outcome.REFUSED, error.path
+        self._put(lambda: machine.on_written(self._controller, action.id, outcome, self._clock(), refused))
+
+    # Brokers
+
+    async def _send_roles(self, request: LeaderAndIsrRequest) -> None:
+        try:
+            answer = await self._others.send_roles(request)
+        except OSError as error:
+            _log.debug("broker %d can't be told its roles: %s", request.broker, error)
+            self._put(lambda: machine.on_unanswered(self._controller, request, self._clock()))
+        else:
+            self._put(lambda: machine.on_answer(self._controller, request, answer, self._clock()))
+
+    async def _send_picture(self, picture: UpdateMetadata, _: int) -> int:
+        error = await self._others.send_picture(picture)
+        if error == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._end()
+        return error
+
+    # Deletions
+
+    async def _read_deleted(self) -> None:
+        names = await self._store.children(paths.DELETE_TOPICS, self._on_deleted)
+        data, stat = await self._store.get(paths.DELETE_TOPICS, self._on_deleted)
+        for name in read_deleted(names, data):
+            await self._delete(name)
+        if data and read_deleted([], data):
+            await self._store.set(paths.DELETE_TOPICS, delete_list([]), stat.version)
+
+    async def _delete(self, name: str) -> None:
+        """Delete a topic everywhere. What a controller that ended has left of it is done again."""
+        topic = self._topics.get(name)
+        partitions = [] if topic is None else _partitions_of([topic])
+        done = asyncio.Event()
+
+        def begin() -> Out:
+            self._controller.news.update(partitions)
+            out = machine.on_deleting(self._controller, partitions, self._clock())
+            done.set()
+            return out
+
+        self._put(begin)
+        await done.wait()
+        while not machine.is_settled(self._controller, partitions):  # noqa: ASYNC110 - writes that are out end by themselves
+            await asyncio.sleep(TICK_S / 10)
+        away = [] if topic is None else await self._stop_replicas(topic)
+        operations: list[Operation] = list(machine.guard(self._controller))
+        if topic is not None and away:
+            path = f"{paths.DELETED}/{uuid_text(topic.topic_id)}"
+            if await self._store.exists(path) is None:
+                operations.append(Create(path, to_json(version=1, topic=name, brokers=sorted(away)), parents=True))
+        for path in (paths.topic(name), paths.topic_config(name), paths.deleted_topic(name)):
+            if await self._store.exists(path) is not None:
+                operations.append(Delete(path, recursive=True))
+        await self._store.multi(operations)
+        self._topics.pop(name, None)
+        self._put(lambda: machine.on_deleted(self._controller, partitions, self._clock()))
+        _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
+
+    async def _stop_replicas(self, topic: StoredTopic) -> set[int]:
+        """Have all replicas of a topic deleted. Answers the brokers that didn't say that they did."""
+        holders: dict[int, list[StoppedReplica]] = {}
+        for index, replicas in enumerate(topic.replicas):
+            for broker in replicas:
+                holders.setdefault(broker, []).append(StoppedReplica((topic.name, index), topic.topic_id, delete=True))
+        done = await asyncio.gather(*(self._stop_on(broker, tuple(held)) for broker, held in holders.items()))
+        return {broker for broker, is_done in zip(holders, done, strict=True) if not is_done}
+
+    async def _stop_on(self, broker: int, held: tuple[StoppedReplica, ...]) -> bool:
+        registration = self._controller.registrations.get(broker)
+        if registration is None:
+            return False
+        request = StopReplica(self._controller.broker, self._controller.epoch, broker, registration.epoch, held)
+        try:
+            answer = await self._others.send_stop(request)
+        except OSError:
+            return False
+        return answer.error == ErrorCode.NONE and not any(answer.errors.values())
+
+
+def _partitions_of(topics: Iterable[StoredTopic]) -> Sequence[Partition]:
+    return [(topic.name, index) for topic in topics for index in range(len(topic.replicas))]

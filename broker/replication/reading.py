@@ -1,0 +1,154 @@
+"""What a controller reads of the store: registrations, and the topics with the states of their partitions.
+
+Reads are sent together; the store carries them out in order. Each watch is set by the read that it guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock import log
+from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, read_state
+from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
+from penstock.broker.context import Endpoint
+from penstock.broker.replication.registration import read_endpoints
+from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
+from penstock.broker.store.values import Fields
+from penstock.broker.topic import check_name
+from penstock.broker.uuids import uuid_bytes
+from penstock.errors import KafkaError
+
+MIN_ISR, MAY_LOSE = "min.insync.replicas", "unclean.leader.election.enable"
+
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Who is registered, under which incarnation, and where they are reached."""
+
+    registrations: dict[int, Registration] = field(default_factory=dict)
+    incarnations: dict[int, Incarnation] = field(default_factory=dict)
+    endpoints: dict[int, dict[str, Endpoint]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic's node, and the configs that elections depend on."""
+
+    name: str
+    topic_id: bytes
+    replicas: list[tuple[int, ...]]  # by partition
+    min_isr: int
+    may_lose: bool
+
+
+async def read_brokers(store: Store, changed: Watch) -> Brokers:
+    """The registrations, then their incarnations. A registration that can't be read is said, and counts as none."""
+    found = Brokers()
+    names = [int(name) for name in await store.children(paths.BROKER_IDS, changed) if name.isascii() and name.isdigit()]
+    for broker, node in zip(names, await _each(store, [paths.broker(broker) for broker in names]), strict=True):
+        if node is None:
+            continue
+        try:
+            found.registrations[broker] = read_registration(broker, node[0], node[1])
+            found.endpoints[broker] = read_endpoints(broker, node[0])
+        except BadValueError as error:
+            found.registrations.pop(broker, None)
+            _log.error("broker %d doesn't count as registered: %s", broker, error)
+    known = list(found.registrations)
+    for broker, node in zip(known, await _each(store, [paths.incarnation(broker) for broker in known]), strict=True):
+        if node is not None:
+            found.incarnations[broker] = read_incarnation(broker, node[0], node[2])
+    return found
+
+
+async def read_topics(store: Store, changed: Watch, names: Sequence[str]) -> dict[str, StoredTopic]:
+    """These topics' nodes; `changed` is called when one of them grows or goes. One that can't be read is said and left out."""
+    defaults = await _configs(store, paths.default_broker_config())
+    nodes = await _each(store, [paths.topic(name) for name in names], changed)
+    configs = await asyncio.gather(*(_configs(store, paths.topic_config(name)) for name in names))
+    found = {}
+    for name, node, own in zip(names, nodes, configs, strict=True):
+        if node is None:
+            continue
+        try:
+            found[name] = _topic(name, node[0], {**defaults, **own})
+        except (BadValueError, KafkaError, ValueError) as error:
+            _log.error("the topic `%s` has no leader: %s", name, error)
+    return found
+
+
+async def read_states(store: Store, topics: Sequence[StoredTopic]) -> dict[tuple[str, int], Image]:
+    """What the store has of each partition of these topics."""
+    keys = [(topic, index) for topic in topics for index in range(len(topic.replicas))]
+    nodes = await _each(store, [paths.partition_state(topic.name, index) for topic, index in keys])
+    return {(topic.name, index): _image(topic, index, node) for (topic, index), node in zip(keys, nodes, strict=True)}
+
+
+async def read_one_state(store: Store, partition: tuple[str, int]) -> LeaderAndIsr | None:
+    """A partition's state; None: there is no such node."""
+    (node,) = await _each(store, [paths.partition_state(*partition)])
+    return None if node is None else read_state(paths.partition_state(*partition), node[0], node[2])
+
+
+def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None) -> Image:
+    if node is None:
+        state = replace(NOT_CREATED, min_isr=topic.min_isr)
+    else:
+        state = read_state(paths.partition_state(topic.name, index), node[0], node[2])
+    image = Image(topic.topic_id, topic.replicas[index], state, may_lose=topic.may_lose)
+    if state.min_isr != topic.min_isr:
+        image.wanted_min_isr = topic.min_isr
+    return image
+
+
+def _topic(name: str, data: bytes, configs: Mapping[str, str]) -> StoredTopic:
+    """Raises BadValueError, KafkaError, ValueError."""
+    check_name(name)
+    node = Fields.read(paths.topic(name), data)
+    partitions = node.table("partitions")
+    if not partitions or set(partitions) != {str(index) for index in range(len(partitions))}:
+        raise node.wrong("`partitions` should have the numbers from 0 on as keys, without a gap")
+    replicas = [tuple(node.brokers("partitions", partitions[str(index)])) for index in range(len(partitions))]
+    min_isr, may_lose = configs.get(MIN_ISR, "1"), configs.get(MAY_LOSE, "false")
+    return StoredTopic(name, uuid_bytes(node.text("topic_id")), replicas, max(1, int(min_isr)), may_lose == "true")
+
+
+async def _configs(store: Store, path: str) -> dict[str, str]:
+    (node,) = await _each(store, [path])
+    return {} if node is None else Fields.read(path, node[0]).texts("config")
+
+
+async def _each(store: Store, asked: Sequence[str], changed: Watch | None = None) -> list[tuple[bytes, int, int] | None]:
+    """Bytes, zxid of the creation, and version of each node; None where there is none."""
+
+    async def one(path: str) -> tuple[bytes, int, int] | None:
+        try:
+            data, stat = await store.get(path, changed)
+        except NoNodeError:
+            return None
+        return data, stat.created_zxid, stat.version
+
+    return await asyncio.gather(*(one(path) for path in asked))
+
+
+def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
+    """The topics that are to be deleted: children of `/admin/delete_topics`, as Kafka 3.9 has them, and document B's list in
+    the node's own bytes, which a single node writes."""
+    listed = Fields.read(paths.DELETE_TOPICS, data).several("topics") if data else []
+    return sorted({*names, *(name for name in listed if isinstance(name, str))})
+
+
+def controller_of(data: bytes) -> int:
+    """The broker that `/controller` names. Raises BadValueError."""
+    return Fields.read(paths.CONTROLLER, data).number("brokerid", 0, (1 << 31) - 1)
+
+
+def delete_list(topics: Sequence[str]) -> bytes:
+    """Document B's list of topics to be deleted."""
+    return json.dumps({"version": 1, "topics": list(topics)}, separators=(",", ":")).encode()

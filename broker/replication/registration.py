@@ -1,0 +1,163 @@
+"""This broker's registration in the store, and who else may have its id (HA-10).
+
+The registration says by which log folders, on which machine and in which start of it the broker lives. A starting broker that
+finds one of its own id there
+
+- takes its place at once, if it names the same folders on the same machine: this process holds their locks, so it is dead;
+- else waits for as long as a session lasts: the other one's may be over. If it is still there, the start is refused, with both
+  addresses (*a copied folder on another machine throws the first broker out*).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import log
+from penstock.broker.cluster import registration
+from penstock.broker.cluster.registration import Member
+from penstock.broker.context import Endpoint
+from penstock.broker.listeners import PLAINTEXT, Listener
+from penstock.broker.logs.lock import LOCK
+from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.store.base import Event, NodeExistsError, NoNodeError, StoreError, paths
+from penstock.broker.store.values import INT_MAX, Fields
+from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.durable import boot_id
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+_log = log.get(__name__)
+
+
+class IdTakenError(StoreError):
+    """Another broker lives under this id; the text is one sentence for the user."""
+
+
+def address_of(listeners: Sequence[Listener], now_ms: int) -> dict[str, Any]:
+    """Where this broker is reached, as Kafka's brokers say it."""
+    first = listeners[0].client_endpoint()
+    return {
+        "host": first.host,
+        "port": first.port,
+        "jmx_port": -1,
+        "timestamp": str(now_ms),
+        "endpoints": [f"{one.name}://{one.client_endpoint()}" for one in listeners],
+        "listener_security_protocol_map": {one.name: PLAINTEXT for one in listeners},
+        "rack": None,
+        "features": {},
+    }
+
+
+def home_of(dirs: LogDirs) -> dict[str, Any]:
+    """By what this broker can be told from another one with its id."""
+    folders = []
+    for log_dir in dirs.online:
+        lock = (log_dir.path / LOCK).stat()
+        folders.append({"id": log_dir.id, "dev": lock.st_dev, "ino": lock.st_ino})
+    machine = _MACHINE_ID.read_text(encoding="ascii").strip() if _MACHINE_ID.exists() else ""
+    return {"folders": folders, "machine": machine, "boot": boot_id()}
+
+
+def read_endpoints(broker: int, data: bytes) -> dict[str, Endpoint]:
+    """Where a registered broker is reached, by the listener's name. Raises BadValueError."""
+    fields = Fields.read(paths.broker(broker), data)
+    found: dict[str, Endpoint] = {}
+    for one in fields.several("endpoints"):
+        name, _, place = str(one).partition("://")
+        host, _, port = place.rpartition(":")
+        if not name or not port.isascii() or not port.isdigit() or int(port) > INT_MAX:
+            raise fields.wrong("`endpoints` should hold texts like `PLAINTEXT://host:9092`")
+        found[name] = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    return found
+
+
+async def register(store: ZooKeeperStore, member: Member, address: Mapping[str, Any], home: Mapping[str, Any]) -> None:
+    """Register in this session; `member` knows its broker epoch then. Raises IdTakenError, StoreError."""
+    path = paths.broker(member.broker)
+    patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
+    while True:
+        other = await _other(store, path)
+        replaces = other is not None and _is_same_home(other[0], home)
+        if other is not None and not replaces:
+            left_s = patience_s - (time.monotonic() - began_s)
+            if left_s <= 0:
+                raise IdTakenError(
+                    path,
+                    f"another broker has the id {member.broker}: it is at {_address(member.broker, other[1])}, this one would "
+                    f"be at {address['host']}:{address['port']}; stop that one, or give this one its own `broker.id`",
+                )
+            _log.info(
+                "broker %d is registered already, at %s: waiting for its session to end",
+                member.broker, _address(member.broker, other[1]),
+            )  # fmt: skip
+            await _wait_until_gone(store, path, left_s)
+            continue
+        is_first = await store.exists(paths.incarnation(member.broker)) is None
+        operations = registration.register(
+            member.broker, member.incarnation, member.clean, is_first=is_first, replaces=replaces, address=address, home=home
+        )
+        try:
+            await store.multi(operations)
+        except (NodeExistsError, NoNodeError):
+            continue  # It came or went between the look and the write.
+        stat = await store.exists(path)
+        if stat is not None and stat.ephemeral_session == store.session:
+            registration.on_registered(member, stat.created_zxid)
+            return
+
+
+async def watch(store: ZooKeeperStore, member: Member, gone: Callable[[], None]) -> None:
+    """Call `gone` once the registration isn't this session's any more, though the session lives: somebody has removed it."""
+    changed, epoch = asyncio.Event(), member.epoch
+
+    def fire(_: str, __: Event) -> None:
+        changed.set()
+
+    while True:
+        changed.clear()
+        stat = await store.exists(paths.broker(member.broker), fire)
+        if stat is None or stat.created_zxid != epoch:
+            _log.error("somebody has removed the registration of broker %d", member.broker)
+            gone()
+            return
+        await changed.wait()
+
+
+async def _other(store: ZooKeeperStore, path: str) -> tuple[Mapping[str, Any], bytes] | None:
+    """What is registered there by another session: the part that is ours, and all of it."""
+    try:
+        data, stat = await store.get(path)
+    except NoNodeError:
+        return None
+    if stat.ephemeral_session == store.session:  # Of this very session: an answer that got lost.
+        await store.delete(path)
+        return None
+    fields = Fields.read(path, data)
+    return (fields.table("penstock") if b'"penstock"' in data else {}), data
+
+
+def _is_same_home(ours: Mapping[str, Any], home: Mapping[str, Any]) -> bool:
+    """Whether a registration names just these folders on this machine."""
+    return bool(home["folders"]) and all(ours.get(part) == home[part] for part in ("folders", "machine"))
+
+
+def _address(broker: int, data: bytes) -> str:
+    return ", ".join(str(one) for one in read_endpoints(broker, data).values())
+
+
+async def _wait_until_gone(store: ZooKeeperStore, path: str, wait_s: float) -> None:
+    changed = asyncio.Event()
+
+    def fire(_: str, __: Event) -> None:
+        changed.set()
+
+    if await store.exists(path, fire) is None:
+        return
+    try:
+        await asyncio.wait_for(changed.wait(), wait_s)
+    except TimeoutError:
+        return

@@ -1,0 +1,165 @@
+"""The metadata store of a broker in a cluster: one ZooKeeper session after the other, behind one `Store`.
+
+A `ZooKeeperStore` lives for one session. What a broker has of a session - its registration, watches, the lead as controller -
+ends with it, and is begun anew by whoever owns it (`member.py`). Whoever only reads and writes nodes has this object: between
+two sessions its calls raise SessionLostError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from penstock import log
+from penstock.broker.store.base import (
+    ANY_VERSION,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    SessionLostError,
+    Stat,
+    Store,
+    StoreError,
+    Watch,
+    paths,
+)
+from penstock.broker.store.values import Fields
+from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.broker.topics.nodes import to_json
+from penstock.broker.uuids import new_uuid, uuid_text
+
+AGAIN_S = 1.0
+"""How long a broker waits before it asks for a session again."""
+
+_log = log.get(__name__)
+
+ROOTS = (
+    paths.BROKER_IDS,
+    paths.TOPICS,
+    paths.TOPIC_CONFIGS,
+    paths.BROKER_CONFIGS,
+    paths.CHANGES,
+    paths.DELETE_TOPICS,
+    paths.INCARNATIONS,
+)
+"""Nodes that hold others: they are there before anything is read or watched."""
+
+
+class SessionStore:
+    """A `Store` that is the present session's. Raises SessionLostError while there is none."""
+
+    def __init__(self, servers: str, session_timeout_ms: int, wait_s: float) -> None:
+        self.servers = servers
+        self._session_timeout_ms = session_timeout_ms
+        self._wait_s = wait_s
+        self._store: ZooKeeperStore | None = None
+        self.cluster_id = ""
+        """The cluster's id, once `agree_on_cluster` was called."""
+
+    async def agree_on_cluster(self, own: str | None) -> None:
+        """Read the cluster's id; the first broker of all gives it: its own, or a new one. Raises StoreError."""
+        while True:
+            try:
+                data, _ = await self.get(paths.CLUSTER_ID)
+            except NoNodeError:
+                with contextlib.suppress(NodeExistsError):
+                    await self.create(paths.CLUSTER_ID, to_json(version="1", id=own or uuid_text(new_uuid())), parents=True)
+            else:
+                self.cluster_id = Fields.read(paths.CLUSTER_ID, data).text("id")
+                return
+
+    async def begin(self) -> ZooKeeperStore:
+        """A new session. Raises StoreError."""
+        store = await ZooKeeperStore.open(self.servers, session_timeout_ms=self._session_timeout_ms, wait_s=self._wait_s)
+        try:
+            await _make_roots(store)
+        except BaseException:
+            await store.close()
+            raise
+        self._store = store
+        return store
+
+    async def begin_again(self) -> ZooKeeperStore:
+        """A new session, however long it takes to get one."""
+        while True:
+            try:
+                return await self.begin()
+            except StoreError as error:
+                _log.error("no session with ZooKeeper: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    @property
+    def present(self) -> ZooKeeperStore:
+        """The session that there is. Raises SessionLostError."""
+        if self._store is None:
+            raise SessionLostError(self.servers, "there is no session yet")
+        return self._store
+
+    @property
+    def session(self) -> int:
+        """See `Store.session`."""
+        return self.present.session
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """See `Store.lost`: of the present session."""
+        return self.present.lost
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+    ) -> str:
+        """See `Store.create`."""
+        return await self.present.create(path, data, ephemeral=ephemeral, sequence=sequence, parents=parents)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """See `Store.get`."""
+        return await self.present.get(path, watch)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """See `Store.exists`."""
+        return await self.present.exists(path, watch)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """See `Store.set`."""
+        return await self.present.set(path, data, version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
+        """See `Store.delete`."""
+        await self.present.delete(path, version, recursive=recursive)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """See `Store.children`."""
+        return await self.present.children(path, watch)
+
+    async def tree(self, path: str) -> dict[str, bytes]:
+        """See `Store.tree`."""
+        return await self.present.tree(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        """See `Store.multi`."""
+        return await self.present.multi(operations)
+
+    async def sync(self) -> None:
+        """See `Store.sync`."""
+        await self.present.sync()
+
+    async def changes(self) -> int:
+        """See `Store.changes`."""
+        return await self.present.changes()
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes vanish."""
+        if self._store is not None:
+            await self._store.close()
+
+
+async def _make_roots(store: Store) -> None:
+    """The nodes that hold others, and the first controller epoch."""
+    for path, data in (*((root, b"") for root in ROOTS), (paths.CONTROLLER_EPOCH, b"0")):
+        if await store.exists(path) is None:
+            try:
+                await store.multi([Create(path, data, parents=True)])
+            except NodeExistsError:
+                continue  # Another broker was quicker.

@@ -1,0 +1,219 @@
+"""The topics of a cluster, as handlers see them.
+
+A change goes into the store, by whichever broker was asked: it is the controller that then makes it true, and tells all brokers
+(UpdateMetadata). So a change is done here once the controller's picture shows it. The configs of topics are read
+from the store: when a topic is seen for the first time, and when a node below `/config/changes` says that they are others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock import log
+from penstock.broker.cluster.messages import LiveBroker, PartitionMetadata, UpdateMetadata
+from penstock.broker.cluster.placement import place
+from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
+from penstock.broker.replication.pictures import DELETED
+from penstock.broker.store.base import (
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    paths,
+)
+from penstock.broker.store.values import Fields
+from penstock.broker.topic import PartitionState, Topic
+from penstock.broker.topics.changes import Topics, stored
+from penstock.broker.topics.nodes import config_json, to_json, topic_json
+from penstock.broker.uuids import new_uuid
+from penstock.errors import ErrorCode, KafkaError
+
+SHOWN_S = 60.0
+"""How long a change waits to be shown by a controller."""
+CONFIG_CHANGE = f"{paths.CHANGES}/config_change_"
+
+_log = log.get(__name__)
+
+
+class ClusterTopics(Topics):
+    """All topics of the cluster, wherever their replicas lie."""
+
+    live: Mapping[int, LiveBroker] = {}
+    """The brokers of the controller's last picture."""
+    controller = -1
+    """The broker that sent it."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]
+        self._shown = asyncio.Event()
+
+    @property
+    def brokers(self) -> list[int]:
+        """The brokers that live."""
+        return sorted(self.live)
+
+    async def take(self, picture: UpdateMetadata) -> None:
+        """Show what the controller tells. Raises StoreError: the configs of a new topic can't be read."""
+        by_name = {name: list(some) for name, some in itertools.groupby(sorted(picture.partitions, key=_key), key=_name)}
+        new = [name for name, some in by_name.items() if not self._is_known(name, some[0].topic_id)]
+        configs = dict(zip(new, await asyncio.gather(*map(self.read_configs, new)), strict=True))
+        self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
+        for name, some in by_name.items():
+            self._show(name, some, configs.get(name, {}))
+        self.version += 1
+        self._shown.set()
+        self._shown = asyncio.Event()
+        self.changed.set()
+
+    def _is_known(self, name: str, topic_id: bytes) -> bool:
+        topic = self._by_name.get(name)
+        return topic is not None and topic.topic_id == topic_id
+
+    def _show(self, name: str, told: Sequence[PartitionMetadata], configs: dict[str, str]) -> None:
+        topic, (first, *_) = self._by_name.get(name), told
+        if topic is not None and topic.topic_id != first.topic_id:
+            self.hide(topic)  # Deleted and made again since the last picture.
+            topic = None
+        if first.state.leader == DELETED:
+            if topic is not None:
+                self.hide(topic)
+            return
+        states = {} if topic is None else {state.index: state for state in topic.partitions}
+        for one in told:
+            states[one.partition[1]] = PartitionState(
+                one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
+                away=list(one.offline),
+            )  # fmt: skip
+        if sorted(states) != list(range(len(states))):
+            _log.error("the controller shows topic=%s without some of its partitions; it isn't shown before they come", name)
+            return
+        partitions = [states[index] for index in range(len(states))]
+        if topic is None:
+            self.show(Topic(name, first.topic_id, partitions, configs))
+        else:
+            topic.partitions[:] = partitions
+
+    async def read_configs(self, name: str) -> dict[str, str]:
+        """A topic's own configs, as the store has them. Raises StoreError."""
+        try:
+            data, _ = await self._store.get(paths.topic_config(name))
+        except NoNodeError:
+            return {}
+        configs, said, _ = stored_configs(Fields.read(paths.topic_config(name), data).texts("config"))
+        for sentence in said:
+            _log.warning("topic=%s: %s", name, sentence)
+        return configs
+
+    async def _until(self, is_done: Callable[[], bool], what: str) -> None:
+        """Until the controller's picture shows it. Raises KafkaError REQUEST_TIMED_OUT."""
+        try:
+            async with asyncio.timeout(SHOWN_S):
+                while not is_done():
+                    await self._shown.wait()
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{what} is stored, but no controller has carried it out within {SHOWN_S:g} s"
+            ) from None
+
+    async def _create(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        self.check_new(name, partitions, configs)
+        topic_id = new_uuid()
+        placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id)
+        states = [PartitionState(index, -1, 0, list(replicas), []) for index, replicas in enumerate(placed)]
+        topic = Topic(name, topic_id, states, dict(configs))
+        config = await self._put(paths.topic_config(name), config_json(configs))
+        try:
+            async with stored(name):
+                # The topic's node comes last: what has none isn't there.
+                await self._store.multi([config, Create(paths.topic(name), topic_json(topic))])
+        except KafkaError as error:
+            if isinstance(error.__cause__, NodeExistsError):
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
+            raise
+        await self._until(lambda: self._serves(name, topic_id, partitions), f"the creation of topic '{name}'")
+        return self.known(name)
+
+    def _serves(self, name: str, topic_id: bytes, partitions: int) -> bool:
+        topic = self._by_name.get(name)
+        if topic is None or topic.topic_id != topic_id or len(topic.partitions) < partitions:
+            return False
+        return all(state.leader >= 0 for state in topic.partitions)
+
+    async def add_partitions(
+        self, name: str, count: int, *, validate_only: bool = False, assignment: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Grow a topic to `count` partitions. Raises KafkaError."""
+        topic = self.known(name)
+        async with self._changes:
+            self.check_is_there(topic)
+            self._check_growth(topic, count)
+            if validate_only:
+                return
+            have = len(topic.partitions)
+            factor = min(len(topic.partitions[0].replicas), len(self.brokers))
+            placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have)
+            added = [PartitionState(have + at, -1, 0, list(replicas), []) for at, replicas in enumerate(placed)]
+            grown = Topic(name, topic.topic_id, [*topic.partitions, *added], topic.configs)
+            async with stored(name):
+                _, stat = await self._store.get(paths.topic(name))
+                await self._store.set(paths.topic(name), topic_json(grown), stat.version)
+        await self._until(lambda: self._serves(name, topic.topic_id, count), f"the growth of topic '{name}'")
+
+    async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace a topic's own configs: durable when it returns, in force here; other brokers follow. Raises KafkaError."""
+        topic = self.known(name)
+        async with self._changes:
+            self.check_is_there(topic)
+            check_topic_configs(self._config, configs)
+            async with stored(name):
+                config = await self._put(paths.topic_config(name), config_json(configs))
+                told = to_json(version=2, entity_path=f"topics/{name}")
+                await self._store.multi([config, Create(CONFIG_CHANGE, told, sequence=True)])
+        await self.logs.swapped(self.configs_read(name, dict(configs)))
+
+    def configs_read(self, name: str, configs: dict[str, str]) -> list[tuple[str, int]]:
+        """A topic's configs are these; answers the logs whose compaction goes by others just now (`TopicLogs.swapped`)."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            return []
+        topic.configs = configs
+        self.changed.set()
+        return self.logs.reconfigure(topic)
+
+    async def delete(self, name: str, forget: Callable[[str], None]) -> None:
+        """Delete a topic. Raises KafkaError."""
+        topic = self.known(name)
+        async with stored(name):
+            try:
+                await self._store.create(paths.deleted_topic(name))
+            except NodeExistsError:
+                _log.debug("topic=%s is being deleted already", name)
+        await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")
+        forget(name)
+
+    def folder_failed(self, path: str) -> None:
+        """The replicas in a log folder are lost for now: `Cluster` stops this broker, so that others lead."""
+        self.version += 1
+
+    async def _put(self, path: str, content: bytes) -> Operation:
+        """The change that makes this a node's content, whether it is there or not. Raises KafkaError."""
+        async with stored(path):
+            there = await self._store.exists(path) is not None
+        return Set(path, content) if there else Create(path, content, parents=True)
+
+
+def _key(one: PartitionMetadata) -> tuple[str, int]:
+    return one.partition
+
+
+_name: Callable[[PartitionMetadata], str] = lambda one: one.partition[0]  # noqa: E731 - the key of `_key` without its number
