@@ -33,7 +33,7 @@ from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
-from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind, refused
+from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, between_brokers, bind, refused
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.metadata import Way, name_store, open_store
@@ -194,6 +194,7 @@ class Server:
             advertised_listeners={one.name: one.client_endpoint() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,
             dirs=dirs,
+            between_brokers=between_brokers(self.config, [one.name for one in self._listeners]),
         )
         restoring: Restoring | None = None
         if joining is None:
