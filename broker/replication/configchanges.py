@@ -1,7 +1,7 @@
 """Configs that another broker has altered: nodes below `/config/changes` say whose (Kafka 3.9's way).
 
 Each broker reads the nodes that came since it looked last, and the configs that they are about. The broker that reads removes
-nodes that are older than 15 minutes, as Kafka's do. Whoever missed some - its session was lost - reads all configs anew.
+nodes that are older than 15 minutes, as Kafka's do. Whoever missed some - its session was lost - reads all configs again.
 """
 
 from __future__ import annotations

@@ -313,7 +313,7 @@ class Term:
         self._running.start(self._ending(work))
 
     async def _ending(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What the store refuses ends the term: the next one reads everything anew."""
+        """What the store refuses ends the term: the next one reads everything again."""
         try:
             await work()
         except StoreError as error:

@@ -1,7 +1,7 @@
 """What the controller tells every broker: who lives, and how all partitions stand (UpdateMetadata).
 
 For each broker there is one picture that is still to be sent, not a queue: newer states replace older ones. A broker that
-registered anew gets the whole.
+registered again gets the whole.
 """
 
 from __future__ import annotations

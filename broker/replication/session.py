@@ -1,7 +1,7 @@
 """The metadata store of a broker in a cluster: one ZooKeeper session after the other, behind one `Store`.
 
 A `ZooKeeperStore` lives for one session. What a broker has of a session - its registration, watches, the lead as controller -
-ends with it, and is begun anew by whoever owns it (`member.py`). Whoever only reads and writes nodes has this object: between
+ends with it, and is begun again by whoever owns it (`member.py`). Whoever only reads and writes nodes has this object: between
 two sessions its calls raise SessionLostError.
 """
 

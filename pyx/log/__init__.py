@@ -3,6 +3,7 @@
 partition      the log as the network threads see it: found, held, asked for its offsets, waited for
 topictally     what is counted of topics
 partitionlog   what a partition is inside: its locks, its folder, its offsets
+role           what this broker does for a partition, and how far other replicas have come
 logstate       of that the folder's content: segments, ends, producers, as recovery finds it and appends go on with it
 origin         who appends
 append         appends: validated, given their offsets, written, indexed

@@ -129,7 +129,16 @@ MAY_LEAN_ON = {
         "pyx.net",
         "pyx.wire",
     },
-    "broker.replication": {"broker.cluster", "pyx.wire"},
+    "broker.replication": {
+        "broker.cluster",
+        "broker.configs",
+        "broker.logs",
+        "broker.store",
+        "broker.topics",
+        "pyx.log",
+        "pyx.net",
+        "pyx.wire",
+    },
     "broker.api": {
         "broker.cluster",
         "broker.configs",
