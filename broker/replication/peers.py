@@ -129,6 +129,8 @@ class Peers:
     async def _code(self, large: bool, work: Callable[[], T]) -> T:
         if not large:
             return work()
+        if self._stopped:
+            raise ConnectionError("this broker stops")
         return await asyncio.get_running_loop().run_in_executor(self._coding, work)
 
     async def _connected(self, broker: int) -> _Connection:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -352,3 +353,27 @@ async def test_a_stop_ends_whatever_waits() -> None:
         with pytest.raises(ConnectionError, match="not known"):
             await peers.send(2, KEY, VERSION, BODY)
         silent.close()
+
+
+@on_loop
+async def test_a_stop_while_a_large_message_is_made_is_a_lost_connection() -> None:
+    stranger = Stranger(well)
+    async with world(stranger) as peers:
+        making, go = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def write() -> Message:
+            loop.call_soon_threadsafe(making.set)
+            assert go.wait(100)
+            return ControlledShutdownRequest()
+
+        first = asyncio.ensure_future(peers.ask(2, KEY, write, lambda message: message, large=True))
+        await making.wait()
+        second = asyncio.ensure_future(peers.ask(2, KEY, write, lambda message: message, large=True))
+        stopped = asyncio.ensure_future(peers.stop())
+        await asyncio.sleep(0)
+        go.set()
+        await stopped
+        for one in (first, second):
+            with pytest.raises(ConnectionError, match="this broker stops"):
+                await one
