@@ -33,7 +33,7 @@ from penstock.broker.replication import wire
 from penstock.pyx.wire import messages as forms
 from penstock.pyx.wire.message import Message, WireError
 
-SETTINGS = settings(max_examples=150, deadline=None, database=None, derandomize=True)
+SETTINGS = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 INT, LONG = 2**31 - 1, 2**63 - 1
 IDS = st.integers(0, INT)
 LISTS = st.lists(IDS, max_size=5, unique=True).map(tuple)
@@ -273,7 +273,7 @@ MESSAGES: dict[str, st.SearchStrategy[Way]] = {
 
 @pytest.mark.parametrize("kind", MESSAGES)
 def test_spoilt_bytes_are_refused_or_read_as_a_value_that_can_be_written(kind: str) -> None:
-    @settings(SETTINGS, max_examples=100)
+    @SETTINGS
     @given(MESSAGES[kind], st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=12))
     def check(case: Way, mistakes: list[tuple[int, int]]) -> None:
         message, read, write = case

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.broker import dispatch
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import (
     AlterPartition,
@@ -118,20 +119,20 @@ async def running(member: Member | None, *names: str, between_brokers: str | Non
     context = SimpleNamespace(
         features=Features(), patience=Patience(), cluster=member, between_brokers=between_brokers, cluster_id="c", node_id=2
     )
-    dispatch = Dispatch(cast(Context, context), plane)
+    rim = Dispatch(cast(Context, context), plane)
     loop = asyncio.get_running_loop()
-    loop.add_reader(plane.request_fd, lambda: dispatch.take(plane.take_requests()))
+    loop.add_reader(plane.request_fd, lambda: rim.take(plane.take_requests()))
     plane.start()
     peers = Peers(1, "c")
     peers.set_brokers({2: ("127.0.0.1", next(iter(ports.values())))})
     try:
-        yield Broker(member, dispatch, ports, peers)
+        yield Broker(member, rim, ports, peers)
     finally:
         await peers.stop()
         request_fd = plane.request_fd
         await loop.run_in_executor(None, plane.stop)
         loop.remove_reader(request_fd)
-        await dispatch.stop()
+        await rim.stop()
 
 
 async def versions(port: int) -> dict[int, tuple[int, int]]:
@@ -320,6 +321,7 @@ async def test_a_huge_request_of_a_client_does_not_hold_up_a_brokers(monkeypatch
             return decode(self, request)
 
         monkeypatch.setattr(Dispatch, "_decode", slow)
+        monkeypatch.setattr(dispatch, "ALONE_S", 1_000)
         frame = encode_request(DeleteTopicsRequest(topic_names=["a"]), 1, 1, "t")
         frame += bytes(HUGE_BYTES)  # Bytes behind a message are passed over.
         client = asyncio.ensure_future(fate(broker.ports[OUTSIDE], len(frame).to_bytes(4, "big") + frame))
