@@ -36,6 +36,7 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 LISTEN = "--listen"
 EVERYWHERE = ("0.0.0.0", "::")
 BETWEEN_BROKERS = "inter.broker.listener.name"
+IN_CLUSTER = "zookeeper.connect"
 PROTOCOLS = {
     PLAINTEXT: "",
     "SSL": "TLS is not served yet: make it PLAINTEXT on an address that only trusted clients can reach",
@@ -86,7 +87,8 @@ def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str |
     for name in given:
         if name not in bound:
             raise ConfigError(f"`advertised.listeners` has `{name}`, which is not among the `listeners`")
-    between_brokers(config, list(bound))
+    if between_brokers(config, list(bound)) is None and config[IN_CLUSTER] is not None:
+        raise ConfigError(f"no listener is called {PLAINTEXT}: name the one that other brokers use by `{BETWEEN_BROKERS}`")
     for key in _own_limits(config):
         if key[0] not in bound:
             raise ConfigError(f"`listener.name.{key[0].lower()}.{key[1]}`: there is no such listener")
@@ -261,7 +263,7 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
     """
     _limit(data_plane, config, _address_limits(config["max.connections.per.ip.overrides"]))
     own = _own_limits(config)
-    named = config[BETWEEN_BROKERS] is not None or config["security.inter.broker.protocol"] is not None
+    named = any(config[one] is not None for one in (IN_CLUSTER, BETWEEN_BROKERS, "security.inter.broker.protocol"))
     kept_open = between_brokers(config, [one.name for one in listeners]) if named and len(listeners) > 1 else None
     bound = []
     for listener in listeners:

@@ -69,6 +69,10 @@ def test_the_command_lines_address_wins() -> None:
         ([MAP, BOTH, "advertised.listeners=OTHER://h:1"], "`OTHER`, which is not among"),
         ([MAP, BOTH, "inter.broker.listener.name=OTHER"], "is not among the `listeners`"),
         ([MAP, BOTH, "security.inter.broker.protocol=PLAINTEXT"], "no listener has that name; name the one for brokers by"),
+        (
+            [MAP, BOTH, "zookeeper.connect=127.0.0.1:2181"],
+            "name the one that other brokers use by `inter.broker.listener.name`",
+        ),
         (["security.inter.broker.protocol=SASL_SSL"], "TLS and SASL are not served yet"),
         (["security.inter.broker.protocol=TLS"], "`security.inter.broker.protocol=TLS` is no security protocol"),
         (["security.inter.broker.protocol=PLAINTEXT", "inter.broker.listener.name=PLAINTEXT"], "remove one of them"),
