@@ -24,10 +24,17 @@ import atheris
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds. First of
 # all, since the network threads' module imports them, too.
-with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():
+with (
+    atheris.instrument_imports(["penstock.pyx.wire", "penstock.broker.replication.wire"])
+    if sys.argv[1:2] in (["wire"], ["between_brokers"])
+    else contextlib.nullcontext()
+):
+    from penstock.broker.replication import wire as replication
     from penstock.pyx.wire.header import REQUESTS, RESPONSES
-    from penstock.pyx.wire.message import WireError
+    from penstock.pyx.wire.message import Message, WireError
 
+from penstock.broker.cluster import messages as values
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
@@ -402,6 +409,68 @@ def wire(data: bytes) -> None:
     except WireError:
         return
     assert message.decode(again, data[2]).encode(data[2]) == again
+
+
+STATE = LeaderAndIsr(1, 5, (1, 2), (3,), (4,), 4, 2, 7, 1, 6)
+PARTITION = ("t", 3)
+ROLES = values.LeaderAndIsrRequest(1, 9, 2, 12, (values.PartitionRole(PARTITION, TOPIC_ID, (1, 2, 3), STATE, {1: 11, 2: 12}),))
+STOPS = values.StopReplica(1, 9, 2, 12, (values.StoppedReplica(PARTITION, TOPIC_ID, -2, True),))
+PICTURE = values.UpdateMetadata(
+    1, 9, 2, 12, (values.LiveBroker(1, (values.BrokerEndpoint("A", "h", 1),), "r"),),
+    (values.PartitionMetadata(PARTITION, TOPIC_ID, (1, 2, 3), STATE, (3,)),),
+)  # fmt: skip
+ASKS = (values.AlterPartition(PARTITION, 1, 11, 5, 6, (1, 2, 3), {3: 13}),)
+TOPIC_IDS = {PARTITION[0]: TOPIC_ID}
+NAMES = {TOPIC_ID: PARTITION[0]}
+PROPOSALS = replication.Proposals(ASKS, TOPIC_IDS)
+# A message, how it is read, and how what was read is written again (None: it isn't a value by itself).
+BETWEEN_BROKERS: list[tuple[Message, Callable[[Any], Any], Callable[[Any], Message] | None]] = [
+    (replication.write_roles(ROLES), replication.read_roles, replication.write_roles),
+    (replication.write_stops(STOPS), replication.read_stops, replication.write_stops),
+    (replication.write_metadata(PICTURE), replication.read_metadata, replication.write_metadata),
+    (replication.write_proposals(ASKS, TOPIC_IDS), lambda message: replication.read_proposals(message, NAMES), None),
+    (REQUESTS[7](), replication.read_stopping, None),
+    (
+        replication.write_role_answers(values.LeaderAndIsrAnswer(2, 12, 0, 9, {PARTITION: values.RoleAnswer(6, 4, 9)}), ROLES),
+        lambda message: replication.read_role_answers(message, ROLES),
+        lambda value: replication.write_role_answers(value, ROLES),
+    ),
+    (
+        replication.write_stop_answers(values.StopReplicaAnswer(2, 12, 0, 9, {PARTITION: 6})),
+        lambda message: replication.read_stop_answers(message, STOPS),
+        replication.write_stop_answers,
+    ),
+    (
+        replication.write_proposal_answers([values.AlterPartitionAnswer(ASKS[0], 0, STATE)], PROPOSALS),
+        lambda message: replication.read_proposal_answers(message, ASKS, TOPIC_IDS),
+        lambda value: replication.write_proposal_answers(value, PROPOSALS),
+    ),
+    (
+        replication.write_remaining(0, [PARTITION]),
+        replication.read_remaining,
+        lambda value: replication.write_remaining(*value),
+    ),
+]
+
+
+def between_brokers_seeds() -> list[bytes]:
+    """What brokers say to each other, one of each kind."""
+    return [bytes([at]) + one.encode(one.MAX_VERSION) for at, (one, _, _) in enumerate(BETWEEN_BROKERS)]
+
+
+@target(between_brokers_seeds)
+def between_brokers(data: bytes) -> None:
+    """What brokers say to each other: refused as bytes, or read as a value that survives being written and read again."""
+    if not data:
+        return
+    one, read, write = BETWEEN_BROKERS[data[0] % len(BETWEEN_BROKERS)]
+    kind, version = type(one), one.MAX_VERSION
+    try:
+        value = read(kind.decode(data[1:], version, elements_max=10_000))
+    except WireError:
+        return
+    if write is not None:
+        assert read(kind.decode(write(value).encode(version), version)) == value
 
 
 def main() -> None:
