@@ -9,7 +9,7 @@ from penstock.dedupe.progress import window_s
 from penstock.dedupe.worker import DedupeWorker
 from penstock.metrics import Family, Page
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.stages.figures import LANES_A_STEP, STAGE, Numbers, Table, by_partition, pieces
+from penstock.pipeline.stages.figures import LANES_A_STEP, STAGE, Growth, Numbers, Table, by_partition, pieces
 
 LABELS = (*STAGE, "source", "topic", "partition")
 DUPLICATES = Family("penstock_dedupe_duplicates", "counter", "Records dropped as repeats, by this process.", LABELS)
@@ -48,11 +48,12 @@ class DedupeFigures:
         self._choice = choice
         self._max_bytes = max_bytes
         self._workers = workers
+        self._growth = Growth(FAMILIES)
         self._dropped = {} if choice == "false" else dropped
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
-        table = Table(self._stage, by_partition(self._choice, len(self._workers)), {WINDOW: min})
+        table = Table(self._stage, by_partition(self._choice, len(self._workers)), {WINDOW: min}, self._growth)
         workers = {("", topic, str(partition)): worker for (topic, partition), worker in self._workers.items()}
         for some in pieces(workers, LANES_A_STEP):
             for key in some:

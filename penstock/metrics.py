@@ -16,13 +16,15 @@ import math
 import os
 import resource
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import penstock
 from penstock.http import Answer, Route
+
+K = TypeVar("K", bound=Hashable)
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -124,6 +126,44 @@ class Page:
     def _sample_name(self) -> str:
         assert self._family is not None
         return f"{self._family.name}_total" if self._family.kind == "counter" else self._family.name
+
+
+class Rest(Generic[K]):
+    """Counters of rows of which a page has no room for all: which rows it shows, and what the others make together.
+
+    A row that was on the last page stays while it is there. What the others grow by is the rest's for good: a row that comes on
+    the page later leaves there what it had, and one that is gone takes nothing along. So no counter goes back, and from page
+    to page all together grow by as much as all rows do; the first numbers of a row that is new are its own.
+    """
+
+    def __init__(self, columns: int) -> None:
+        """`columns`: how many counters a row has."""
+        self._apart: list[float] = [0] * columns  # what isn't the rest's, of all that was ever counted
+        self._shown: dict[K, Sequence[float]] = {}
+        self._left_out: set[K] = set()
+
+    def ordered(self, rows: Mapping[K, Sequence[float]], weight: Callable[[K], float], most: int) -> list[K]:
+        """The rows in the order in which they get the page's places, of which there are `most`: first those that the last page
+        had, then those of the greatest weight."""
+        stay = [key for key in self._shown if key in rows]
+        fresh = [key for key in rows if key not in self._shown]
+        if len(rows) > most:
+            fresh.sort(key=weight, reverse=True)
+        return stay + fresh
+
+    def count(self, rows: Mapping[K, Sequence[float]], shown: Iterable[K], total: Sequence[float]) -> list[float]:
+        """What the rest has on a page that shows some of the rows. `total`: what all rows make together, with those that there
+        are no more."""
+        now: dict[K, Sequence[float]] = {key: tuple(rows[key]) for key in shown}
+        for key, numbers in now.items():
+            before = self._shown.get(key, numbers if key in self._left_out else ())
+            if any(number < last for number, last in zip(numbers, before, strict=False)):
+                before = ()  # Another row of that name, which has begun at nothing.
+            for at, number in enumerate(numbers):
+                self._apart[at] += number - (before[at] if before else 0)
+        self._shown = now
+        self._left_out = {key for key in rows if key not in now} if len(rows) > len(now) else set()
+        return [number - apart for number, apart in zip(total, self._apart, strict=True)]
 
 
 def dropped_series(*labels: str) -> Family:

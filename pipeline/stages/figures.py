@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.metrics import REST, Family, Page, dropped_series, labels_text
+from penstock.metrics import REST, Family, Page, Rest, dropped_series, labels_text
 from penstock.pipeline.stages.lane import Lane
 from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.state import GOING, STANDING
@@ -53,10 +53,12 @@ LANES = Family("penstock_lanes", "gauge", "Partitions, or topics that have none 
 HELD = Family("penstock_stage_held_bytes", "gauge", "Fetched, and not yet in a transaction that has ended.", STAGE)
 READY = Family("penstock_stage_ready", "gauge", "1: each partition was tried once, and the target answers.", STAGE)
 DROPPED = dropped_series(*STAGE)
-FAMILIES = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT, STATE, LANES, HELD, READY, DROPPED)
+BY_LANE = (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT)
+FAMILIES = (*BY_LANE, STATE, LANES, HELD, READY, DROPPED)
 
 Key = tuple[str, str, str]
 """Source (empty where a stage reads its target), topic, partition (empty: all that there are)."""
+OTHERS: Key = ("", REST, "")
 Numbers = Mapping[Family, float]
 
 
@@ -73,29 +75,79 @@ class Placed(NamedTuple):
         return self.source, self.lane.tp[0], str(self.lane.tp[1])
 
 
+class Growth:
+    """What the counters of topics have grown by since there were too many partitions for series of their own. A lane that ends,
+    or that counts from 0 again, takes nothing back."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        """`families`: those of a table; its counters are kept here from one page to the next."""
+        self.families = [family for family in families if family.kind == "counter"]
+        self._lanes: dict[Key, list[float]] = {}
+        self._topics: dict[Key, list[float]] = {}
+        self.total: list[float] = [0] * len(self.families)
+        """Of all lanes that ever were."""
+        self._rest: Rest[Key] = Rest(len(self.families))
+
+    def add(self, key: Key, numbers: Numbers) -> None:
+        """The numbers that a lane has now."""
+        now = [numbers.get(family, 0) for family in self.families]
+        before = self._lanes.get(key, [])
+        if any(number < last for number, last in zip(now, before, strict=False)):
+            before = []
+        self._lanes[key] = now
+        topic = self._topics.setdefault(_topic(key), [0] * len(now))
+        for at, number in enumerate(now):
+            grown = number - (before[at] if before else 0)
+            topic[at] += grown
+            self.total[at] += grown
+
+    def bounded(self, topics: Iterable[Key], weight: Callable[[Key], float]) -> dict[Key, dict[Family, float]]:
+        """The counters of these topics; of those that there is no room for together, under `REST`."""
+        rows = {key: self._topics[key] for key in topics}
+        shown = self._rest.ordered(rows, weight, SERIES_MAX)[:SERIES_MAX]
+        rest = self._rest.count(self._topics, shown, self.total)  # those that are gone, too: they may come back
+        counts = {key: dict(zip(self.families, rows[key], strict=True)) for key in shown}
+        if len(shown) < len(rows) or any(rest):
+            counts[OTHERS] = dict(zip(self.families, rest, strict=True))
+        return counts
+
+
 class Table:
     """What a page has of some lanes: one line of numbers for each partition, or for each topic, of which there are `SERIES_MAX`
     at most."""
 
     def __init__(
-        self, stage: tuple[str, str], by_partition: bool, joined: Mapping[Family, Callable[[list[float]], float]]
+        self,
+        stage: tuple[str, str],
+        by_partition: bool,
+        joined: Mapping[Family, Callable[[list[float]], float]],
+        growth: Growth,
     ) -> None:
-        """`joined`: what makes one number of those of several lanes, where that isn't their sum."""
+        """`joined`: what makes one number of those of several lanes, where that isn't their sum. `growth` is that of the pages
+        before."""
         self._lanes = 0
         self._stage = stage
         self._by_partition = by_partition
         self._joined = joined
+        self._growth = growth
         self._rows: dict[Key, list[Numbers]] = {}
 
     def add(self, key: Key, numbers: Numbers) -> None:
-        """Numbers of a lane, or of a topic."""
+        """Numbers of a lane."""
         self._lanes += 1
-        self._rows.setdefault(key if self._by_partition else (*key[:2], ""), []).append(numbers)
+        if not self._by_partition:
+            self._growth.add(key, numbers)
+        self._rows.setdefault(key if self._by_partition else _topic(key), []).append(numbers)
 
     async def write(self, page: Page, families: Sequence[Family], weight: Family, dropped: dict[str, int]) -> None:
         """Put the families on a page; topics beyond the bound, those with the smallest `weight`, are one. `dropped` gets how
         many series of each family that costs."""
-        rows = self._bounded(weight)
+        counts: Mapping[Key, Mapping[Family, float]] = {}
+        rows: Mapping[Key, Sequence[Numbers]] = self._rows
+        if not self._by_partition:
+            counts = self._growth.bounded(rows, lambda key: sum(numbers.get(weight, 0) for numbers in self._rows[key]))
+            others = [numbers for key, lanes in self._rows.items() if key not in counts for numbers in lanes]
+            rows = {key: self._rows.get(key, others) for key in counts}
         dropped |= {family.name: self._lanes - len(rows) for family in families}
         labels: dict[Key, str] = {}  # all families have the same
         for some in pieces(rows, LANES_A_STEP):
@@ -105,16 +157,17 @@ class Table:
             page.family(family)
             join = self._joined.get(family, sum)
             for some in pieces(rows, LANES_A_STEP):
-                kept = {key: [numbers[family] for numbers in rows[key] if family in numbers] for key in some}
-                page.samples((labels[key], join(numbers)) for key, numbers in kept.items() if numbers)
+                if counts and family in self._growth.families:
+                    page.samples((labels[key], counts[key][family]) for key in some)
+                else:
+                    kept = {key: [numbers[family] for numbers in rows[key] if family in numbers] for key in some}
+                    page.samples((labels[key], join(numbers)) for key, numbers in kept.items() if numbers)
                 await asyncio.sleep(0)
 
-    def _bounded(self, weight: Family) -> Mapping[Key, list[Numbers]]:
-        if self._by_partition or len(self._rows) <= SERIES_MAX:
-            return self._rows
-        ordered = sorted(self._rows, key=lambda key: sum(numbers.get(weight, 0) for numbers in self._rows[key]), reverse=True)
-        rest = [numbers for key in ordered[SERIES_MAX:] for numbers in self._rows[key]]
-        return {key: self._rows[key] for key in ordered[:SERIES_MAX]} | {("", REST, ""): rest}
+
+def _topic(key: Key) -> Key:
+    """What the series of its topic are known by."""
+    return *key[:2], ""
 
 
 def pieces(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
@@ -147,13 +200,14 @@ class LaneFigures:
         self._lanes = lanes
         self._topics = topics
         self._dropped = {} if choice == "false" else dropped  # what was chosen isn't missing
+        self._growth = Growth(BY_LANE)
         self._had: dict[Key, set[str]] = {}
         """The states that each has had: those get a series, since all states of all partitions would be most of the page."""
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
         placed = {each.key: each for each in self._lanes()}
-        table = Table(self._stage, by_partition(self._choice, len(placed)), {LAG_SECONDS: max, LAST_COMMIT: min})
+        table = Table(self._stage, by_partition(self._choice, len(placed)), {LAG_SECONDS: max, LAST_COMMIT: min}, self._growth)
         states: dict[Key, str] = {}
         for some in pieces(placed, LANES_A_STEP):
             for key in some:
@@ -162,7 +216,7 @@ class LaneFigures:
                 states[key] = lanes.watch.state(lane)["state"]
             await asyncio.sleep(0)
         states |= self._topics()
-        await table.write(page, (READ, RECORDS, BYTES, LAG_RECORDS, LAG_SECONDS, LAST_COMMIT), READ, self._dropped)
+        await table.write(page, BY_LANE, READ, self._dropped)
         page.family(STATE)
         shown = states if by_partition(self._choice, len(placed)) else {}
         self._dropped[STATE.name] = len(states) - len(shown)

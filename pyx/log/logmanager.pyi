@@ -178,12 +178,9 @@ class LogManager(LogTable):
     def size_bytes(self, topic: str, partition: int) -> int:
         """Bytes of all segments' .log files."""
 
-    def topic_figures(self) -> dict[str, TopicFigures]:
-        """What was counted of each topic that is here. A topic that was deleted isn't, and begins again if it is made again."""
-
-    def total_figures(self) -> TopicFigures:
-        """What was counted of all topics ever, also of those that are gone, and of requests for topics or partitions that
-        aren't here. No figure ever goes back."""
+    def topic_figures(self) -> tuple[dict[str, TopicFigures], TopicFigures]:
+        """What was counted of each topic that is here: one that was deleted isn't, and begins at 0 if it is made again. And the
+        sum of these, of topics that are gone, and of requests for what isn't here: no figure of it ever goes back."""
 
     def partition_figures(self) -> list[tuple[str, int, int, int, int]]:
         """Topic, partition, bytes of all segments' .log files, log start and log end of each log that is open, in no order."""

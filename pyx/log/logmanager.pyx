@@ -463,31 +463,20 @@ cdef class LogManager(LogTable):
         return size
 
     def topic_figures(self):
-        """What was counted of each topic; see logmanager.pyi."""
-        cdef vector[TopicTally*] topics
-        cdef vector[PartitionTally] sums
-        cdef PartitionTally others
-        cdef size_t i
-        cdef dict figures = {}
-        with nogil:
-            logset_tallies(self.set, topics, sums, &others)
-        for i in range(topics.size()):
-            figures[(<bytes>topics[i].name).decode()] = _figures(&sums[i])
-            topic_tally_release(topics[i])
-        return figures
-
-    def total_figures(self):
-        """What was counted of all topics; see logmanager.pyi."""
+        """What was counted of each topic, and of all; see logmanager.pyi."""
         cdef vector[TopicTally*] topics
         cdef vector[PartitionTally] sums
         cdef PartitionTally total
         cdef size_t i
+        cdef dict figures = {}
         with nogil:
             logset_tallies(self.set, topics, sums, &total)
             for i in range(topics.size()):
                 tally_sum(&total, &sums[i])
-                topic_tally_release(topics[i])
-        return _figures(&total)
+        for i in range(topics.size()):
+            figures[(<bytes>topics[i].name).decode()] = _figures(&sums[i])
+            topic_tally_release(topics[i])
+        return figures, _figures(&total)
 
     def partition_figures(self):
         """Size and offsets of each log; see logmanager.pyi."""

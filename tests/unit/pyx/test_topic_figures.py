@@ -35,6 +35,14 @@ def peer(served: Broker) -> Iterator[Peer]:
         yield made
 
 
+def by_topic() -> dict[str, TopicFigures]:
+    return LOGS.topic_figures()[0]
+
+
+def totals() -> TopicFigures:
+    return LOGS.topic_figures()[1]
+
+
 @dataclass
 class Expected:
     """What a test has done to a topic of its own."""
@@ -47,7 +55,7 @@ class Expected:
             self.done[key] += n
 
     def check(self) -> None:
-        assert LOGS.topic_figures()[self.name] == TopicFigures(**self.done)
+        assert by_topic()[self.name] == TopicFigures(**self.done)
 
 
 @pytest.fixture
@@ -162,11 +170,11 @@ def test_requests_that_a_worker_serves_are_counted(peer: Peer, topic: Expected) 
 
 def test_what_is_not_here_is_counted_in_the_sum_alone(peer: Peer) -> None:
     name = topic_name("nowhere")
-    before = LOGS.total_figures()
+    before = totals()
     assert produced(peer.ask(produce(name, batch([b"x"]), 9), 9, ProduceResponse)).error_code != 0
     assert fetched(peer.ask(fetch(name, 0, 12), 12, FetchResponse)).error_code != 0
-    after = LOGS.total_figures()
-    assert name not in LOGS.topic_figures()
+    after = totals()
+    assert name not in by_topic()
     assert (after.produce_requests - before.produce_requests, after.failed_produces - before.failed_produces) == (1, 1)
     assert (after.fetch_requests - before.fetch_requests, after.failed_fetches - before.failed_fetches) == (1, 1)
 
@@ -243,20 +251,20 @@ def test_the_sum_never_goes_back(peer: Peer, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     names = [topic_name("sum") for _ in range(3)]
     here: set[str] = set()
-    expected = LOGS.total_figures()
+    expected = totals()
     for _ in range(150):
         name = rng.choice(names)
         action = rng.choice(["lead", "delete", "move", "put", "put", "put", "take", "rot"])
         if action == "lead" and name not in here:
             lead(tmp_path, name, partitions=2)
-            assert LOGS.topic_figures()[name] == NOTHING
+            assert by_topic()[name] == NOTHING
             here.add(name)
         elif action == "delete" and name in here:
             for index in range(2):
                 LOGS.retire(name, index)
             for index in range(2):
                 LOGS.delete(name, index)
-            assert name not in LOGS.topic_figures()
+            assert name not in by_topic()
             here.discard(name)
         elif action == "move" and name in here:
             LOGS.stop(name, 1, announced=True)
@@ -279,11 +287,11 @@ def test_the_sum_never_goes_back(peer: Peer, tmp_path: Path, seed: int) -> None:
             expected = _plus(
                 expected, fetch_requests=1, failed_fetches=int(name not in here), bytes_out=len(one.records or b"")
             )
-        assert LOGS.total_figures() == expected
+        assert totals() == expected
     for name in here:
         for index in range(2):
             LOGS.delete(name, index)
-    assert LOGS.total_figures() == expected
+    assert totals() == expected
 
 
 def _plus(figures: TopicFigures, **more: int) -> TopicFigures:
