@@ -3,7 +3,8 @@
 In records: from the committed offset to the log's end (the high watermark, also where transactions are open), clamped at the
 log's start: what retention took isn't there to be read. In seconds: how old the first batch is that a group has not read. Its
 time is looked up in the log every 15 s, for groups that are behind, as long as the page cache has the batch; else the newest
-time of its segment stands for it. Each log folder has a thread for that, so a disk that hangs holds up its own figures alone.
+time of its segment stands for it. A batch that is stamped in the future has waited for as long as it has been known, at least.
+Each log folder has a thread for that, so a disk that hangs holds up its own figures alone.
 
 Groups of the mirror hold offsets of another cluster, which say nothing of a log here: they have no lag.
 """
@@ -28,6 +29,8 @@ EVERY_S = 15.0
 LOOK_UPS_MAX = 2_000
 """Of a round; the next one goes on where it ended."""
 LOOK_UPS_AT_ONCE = 100
+SKEW_MS = 1_000
+"""By so much a producer's clock may be ahead of this one without being wrong."""
 PATIENCE_S = 5.0
 """How long a round waits for the look-ups in a folder."""
 
@@ -42,6 +45,7 @@ class Unread(NamedTuple):
     timestamp_ms: int
     is_exact: bool
     seen_ms: int  # when it was looked up
+    since_ms: int  # when it was first: at least so long the group has stood before it
 
 
 def lag(offset: int, log_start: int, log_end: int) -> int:
@@ -95,6 +99,8 @@ class GroupLag:
             return None
         # A group that has gone on since is as far behind as it was then, for all that is known.
         until_ms = self._now_ms() if found.offset == offset else found.seen_ms
+        if found.timestamp_ms > until_ms + SKEW_MS:
+            return max(0, until_ms - found.since_ms) / 1000, False
         return max(0, until_ms - found.timestamp_ms) / 1000, found.is_exact
 
     async def _run(self) -> None:
@@ -145,7 +151,9 @@ class GroupLag:
                 for place, found in zip(some, times, strict=True):
                     for name, offset in wanted[place]:
                         if found is not None:
-                            self._unread[name, place[:2]] = Unread(offset, *found, now_ms)
+                            known = self._unread.get((name, place[:2]))
+                            since_ms = known.since_ms if known is not None and known.offset == offset else now_ms
+                            self._unread[name, place[:2]] = Unread(offset, *found, now_ms, since_ms)
                         else:
                             self._unread.pop((name, place[:2]), None)
         finally:

@@ -20,6 +20,7 @@ from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
 
 FIRST_UNREAD_TIMEOUT_S = 15.0
+SKEW_S = 1.0  # by so much a producer's clock may be ahead of this one without being wrong
 # What moves the positions of our own stages.
 STAGES = {MIRROR_GROUPS: "penstock mirror begin", DEDUPE_GROUPS: "penstock dedupe position"}
 
@@ -56,8 +57,8 @@ def list_groups(invocation: Invocation, state: Sequence[str]) -> None:
 def describe_group(invocation: Invocation, group: str, members: bool) -> None:
     """Describe a group: committed offsets, lag in messages and in seconds, owners.
 
-    Lag in seconds is the age of the first record that the group has not read. Under a group of the mirror stand offsets of
-    its source, which say nothing of this cluster's topic: no end and no lag are shown then.
+    Lag in seconds is the age of the first record that the group has not read; one from the future has none. Under a group of
+    the mirror stand offsets of its source, which say nothing of this cluster's topic: no end and no lag are shown then.
 
     Example: penstock groups describe etl
     """
@@ -219,11 +220,12 @@ async def _ends(admin: Admin, tps: Sequence[TopicPartition]) -> dict[TopicPartit
     return {tp: (first[tp].offset, last[tp].offset) for tp in there}
 
 
-async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-    """Seconds since the first record at or after each offset; a partition that gives none in time is left out."""
+async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[TopicPartition, float | None]:
+    """Seconds since the first record at or after each offset, None if that is of the future; a partition that gives none in
+    time is left out."""
     fetcher = Fetcher(admin, isolation="read_uncommitted", partition_max_bytes=64 << 10)
     fetcher.assign(unread)
-    ages: dict[TopicPartition, float] = {}
+    ages: dict[TopicPartition, float | None] = {}
     until = time.monotonic() + FIRST_UNREAD_TIMEOUT_S
     try:
         while len(ages) < len(unread) and time.monotonic() < until:
@@ -239,7 +241,8 @@ async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[To
                 )
                 timestamp = next(timestamps, None)
                 if timestamp is not None and time_text(timestamp) is not None:
-                    ages[fetched.tp] = max(0.0, round(time.time() - timestamp / 1000, 1))
+                    age_s = round(time.time() - timestamp / 1000, 1)
+                    ages[fetched.tp] = max(0.0, age_s) if age_s >= -SKEW_S else None
                     fetcher.pause(fetched.tp)
     finally:
         await fetcher.close()

@@ -15,6 +15,9 @@ from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.logs import LATEST, batch_at, list_offsets
 from penstock.pyx.record.rawbatch import RawBatch
 
+SKEW_MS = 1_000
+"""By so much a producer's clock may be ahead of this one without being wrong."""
+
 
 class Ends(NamedTuple):
     """A log's last stable offset, and the offset that it ends at."""
@@ -85,12 +88,14 @@ class Outlook:
 
     def lag_s(self, offset: int, last_ms: int) -> float:
         """The age of the first unread batch behind an offset where the log has more; `last_ms` is the timestamp of the batch
-        before it (-1: not known). A batch that nobody has seen yet has come since the lane was at the end.
+        before it (-1: not known). A batch that nobody has seen yet has come since the lane was at the end; so has one that is
+        stamped in the future, for all that is known.
         """
-        at_ms = self._unread[1] if self.knows(offset) else -1
-        if at_ms < 0:
-            at_ms = max(last_ms, self._at_end_ms)
-        return max(0, _now_ms() - at_ms) / 1000
+        now_ms = _now_ms()
+        at_ms = self._unread[1] if self.knows(offset) else max(last_ms, self._at_end_ms)
+        if not 0 <= at_ms <= now_ms + SKEW_MS:
+            at_ms = self._at_end_ms
+        return max(0, now_ms - at_ms) / 1000
 
 
 def _now_ms() -> int:

@@ -192,6 +192,23 @@ def test_the_age_of_what_is_not_in_memory_is_an_estimate(make_broker: MakeBroker
     assert 3600 <= seen[-1]("penstock_consumergroup_lag_seconds", **where) < 2 * 3600
 
 
+def test_a_batch_from_the_future_has_waited_for_as_long_as_it_is_known(make_broker: MakeBroker) -> None:
+    broker = make_broker(**HTTP)
+    create(broker.bootstrap, "ahead")
+    produce(broker, "ahead", 1, time.time_ns() // 1_000_000 + HOUR_MS // 2)  # what a topic takes, by default
+    commit(broker, "behind", "ahead", 0)
+    where: dict[str, object] = {"consumergroup": "behind", "topic": "ahead", "partition": 0}
+    seen: list[Scrape] = []
+
+    def waits() -> bool:
+        seen.append(scrape_at(f"http://{broker.http}"))
+        return (seen[-1].get("penstock_consumergroup_lag_seconds", **where) or 0) > 0
+
+    until(waits, "a lag in seconds")
+    assert seen[-1]("penstock_consumergroup_lag_estimated", **where) == 1
+    assert seen[-1]("penstock_consumergroup_lag_seconds", **where) < HOUR_MS / 1000
+
+
 HOSTILE = ('qu"ote', "line\nend", "back\\slash", "ünï-код-組", '{a="b"} 1', "", "x" * 1000)
 
 

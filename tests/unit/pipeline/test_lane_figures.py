@@ -73,7 +73,11 @@ def test_the_age_of_what_was_not_read() -> None:
     assert outlook.lag_s(7, -1) == pytest.approx(HOUR_MS / 1000, abs=60)
     # Of another offset nobody has seen the batch: it came after the one before it, and since the lane was at the end.
     assert outlook.lag_s(8, now_ms - HOUR_MS) == pytest.approx(0, abs=60)
-    assert outlook.lag_s(8, now_ms + HOUR_MS) == 0
+    # Nor does a stamp of the future say when it came.
+    outlook._at_end_ms = now_ms - 2 * HOUR_MS
+    assert outlook.lag_s(8, now_ms + HOUR_MS) == pytest.approx(2 * HOUR_MS / 1000, abs=60)
+    outlook.note_unread(9, RawBatch(batch(timestamp_ms=now_ms + HOUR_MS)))
+    assert outlook.lag_s(9, -1) == pytest.approx(2 * HOUR_MS / 1000, abs=60)
     outlook.see({("t", 0): Ends(9, 9)}, {("t", 0): 8}, 100.0)
     assert outlook.waits_since == 100.0
     outlook.see({("t", 0): Ends(9, 9)}, {("t", 0): 8}, 200.0)
@@ -170,6 +174,27 @@ def test_partitions_have_series_up_to_a_bound_then_topics_have(most: int) -> Non
     found = Scrape(page("m", many, "true"))
     assert len(found.rows("penstock_lane_records_total")) == len(many)
     assert len(Scrape(page("m", few, "false")).rows("penstock_lane_records_total")) == 10
+
+
+def test_the_topics_of_a_page_stay_on_the_next(most: int) -> None:
+    """The busiest one of a later page has its place among the others, whose counter doesn't go back."""
+    crowds = [Crowd() for _ in range(most + 5)]
+    source = LaneFigures(
+        ("m", "n"), "false", lambda: [crowd.placed("s", (f"t{n}", 0)) for n, crowd in enumerate(crowds)], dict, {}
+    )
+
+    def records() -> dict[str, float]:
+        made = Page()
+        asyncio.run(source.metrics(made))
+        return {have["topic"]: count for have, count in Scrape(made.encode().decode()).rows("penstock_lane_records_total")}
+
+    before = records()
+    assert before[REST] == 5 * 4
+    crowds[-1].worker.counts = LaneCounts(1000, 1000, 1000)
+    after = records()
+    assert after.keys() == before.keys() and after[REST] == 4 * 4 + 1000
+    del crowds[0]  # the others have other names now: each counts from 0 again, or goes on
+    assert records()[REST] >= after[REST]
 
 
 def test_topics_beyond_a_bound_are_one(most: int) -> None:
