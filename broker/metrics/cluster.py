@@ -20,6 +20,7 @@ from penstock.broker.metrics.families import (
     FOLDER_OFFLINE,
     FOLDER_SIZE,
     FOLDER_USED,
+    FOLDER_WAITS,
     ISR_EXPANDS,
     ISR_SHRINKS,
     OFFLINE_FOLDERS,
@@ -56,6 +57,7 @@ def write_folders(page: Page, context: Context, space: FolderSpace, folder_bytes
         (FOLDER_SIZE, {path: known.total_bytes for path, known in found.items()}),
         (FOLDER_FREE, {path: known.free_bytes for path, known in found.items()}),
         (FOLDER_USED, {path: folder_bytes.get(path, 0) for path in paths}),
+        (FOLDER_WAITS, {path: space.waits_s(path) for path in paths}),
         (FOLDER_OFFLINE, {str(log_dir.path): int(log_dir.offline) for log_dir in dirs}),
         (FOLDER_FULL, {path: int(path in states and states[path].space != 0) for path in paths}),
     ):

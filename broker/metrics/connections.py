@@ -15,8 +15,9 @@ from penstock.broker.metrics.families import (
     NETWORK_IDLE,
     THREAD_BEATS,
     THREAD_BUSY,
+    THREAD_STANDS,
 )
-from penstock.broker.upkeep.pulse import DELAY_BOUNDS_S, NETWORK, Pulse, Rates
+from penstock.broker.upkeep.pulse import DELAY_BOUNDS_S, NETWORK, Beats, Pulse, Rates
 from penstock.metrics import REST, Page, labels_text, one
 from penstock.pyx.net.border import DataPlane
 
@@ -28,9 +29,10 @@ PEER = "peer"
 class ConnectionGatherer:
     """Connections and threads of one data plane on a page."""
 
-    def __init__(self, data_plane: DataPlane, pulse: Pulse) -> None:
+    def __init__(self, data_plane: DataPlane, pulse: Pulse, beats: Beats) -> None:
         self._data_plane = data_plane
         self._pulse = pulse
+        self._beats = beats
         self._busy = Rates(self._busy_s)
 
     def sample(self) -> None:
@@ -64,6 +66,7 @@ class ConnectionGatherer:
         for family, numbers in (
             (THREAD_BUSY, {thread.name: thread.busy_ns / 1e9 for thread in threads}),
             (THREAD_BEATS, {thread.name: thread.beats for thread in threads}),
+            (THREAD_STANDS, self._beats.stands_s),
         ):
             page.family(family)
             for name, number in numbers.items():

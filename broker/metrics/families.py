@@ -76,6 +76,12 @@ THREAD_BEATS = Family(
     "Turns of a network thread, one a second at least; jobs of a worker or reader thread.",
     ("thread",),
 )
+THREAD_STANDS = Family(
+    "penstock_network_thread_stands_seconds",
+    "gauge",
+    "For how long a thread of the data plane has been at one piece of work: it waits for a disk, or is caught; 0: it moves.",
+    ("thread",),
+)
 LOOP_BUSY = Family("penstock_control_loop_busy_seconds", "counter", "Processor time of the control plane's loop.")
 LOOP_DELAY = Family(
     "penstock_control_loop_delay_seconds", "histogram", "How much later than asked the loop comes to a timer, twice a second."
@@ -86,6 +92,12 @@ _FOLDER = ("folder",)
 FOLDER_FREE = Family("penstock_log_folder_free_bytes", "gauge", "Free bytes of the disk that a log folder lies on.", _FOLDER)
 FOLDER_SIZE = Family("penstock_log_folder_size_bytes", "gauge", "Bytes of the disk that a log folder lies on.", _FOLDER)
 FOLDER_USED = Family("penstock_log_folder_used_bytes", "gauge", "Bytes of the segments in a log folder.", _FOLDER)
+FOLDER_WAITS = Family(
+    "penstock_log_folder_waits_seconds",
+    "gauge",
+    "For how long the folder's disk has owed an answer to a flush, which it is asked for every 15 s; 0: it owes none.",
+    _FOLDER,
+)
 FOLDER_OFFLINE = Family("penstock_log_folder_offline", "gauge", "1: the folder's disk has failed, or it is missing.", _FOLDER)
 FOLDER_FULL = Family("penstock_log_folder_full", "gauge", "1: clients' appends are refused as the disk is full.", _FOLDER)
 OFFLINE_FOLDERS = Family("kafka_log_logmanager_offlinelogdirectorycount", "gauge", "Log folders that are offline.")
@@ -154,7 +166,8 @@ GROUP_LAG_SECONDS = Family(
 GROUP_LAG_ESTIMATED = Family(
     "penstock_consumergroup_lag_estimated",
     "gauge",
-    "1: that batch isn't in memory. Its age is taken from the newest record of its segment, so the lag is at least as long.",
+    "1: the lag is at least as long. That batch isn't in memory: its age is that of its segment's newest record. Or it is "
+    "stamped in the future: it has been known for so long.",
     _GROUP_PARTITION,
 )
 

@@ -45,7 +45,7 @@ class Figures:
         self._partitions = PartitionGatherer(context)
         self._groups = GroupGatherer(context, self._lag)
         self._requests = RequestGatherer(data_plane)
-        self._connections = ConnectionGatherer(data_plane, self._pulse)
+        self._connections = ConnectionGatherer(data_plane, self._pulse, beats)
 
     def start(self) -> None:
         """Begin."""

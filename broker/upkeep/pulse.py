@@ -40,13 +40,15 @@ class Beat(NamedTuple):
 
 
 class Beats:
-    """The network threads of one data plane, as the last `look` has found them."""
+    """The threads of one data plane, as the last `look` has found them."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
         self._seen: dict[str, Beat] = {}
         self.states: dict[str, str] = {}
-        """MOVES, HELD or CAUGHT, by thread."""
+        """MOVES, HELD or CAUGHT, by network thread."""
+        self.stands_s: dict[str, float] = {}
+        """For how long each thread, workers and readers too, has been seen at one piece of work; 0: it is at none, or moves."""
 
     def look(self) -> None:
         """Find out how far each thread is."""
@@ -55,13 +57,13 @@ class Beats:
         for one in threading.enumerate():  # Other brokers in this process have threads of the same names: nobody knows whose.
             named[one.name] = None if one.name in named else one.native_id
         for thread in self._data_plane.threads():
-            if not thread.name.startswith(NETWORK):
-                continue
             used_s = _used_s(named.get(thread.name))
             before = self._seen.get(thread.name)
             if before is None or before.beats != thread.beats or thread.waiting:
                 before = self._seen[thread.name] = Beat(thread.beats, now_s, used_s)
-            stands_s = now_s - before.since_s
+            stands_s = self.stands_s[thread.name] = now_s - before.since_s
+            if not thread.name.startswith(NETWORK):
+                continue  # One that works for long holds up nobody else.
             state = MOVES
             if stands_s >= STANDS_S:
                 state = CAUGHT if used_s - before.used_s > stands_s * RUNS_SHARE else HELD

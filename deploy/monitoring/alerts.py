@@ -178,6 +178,35 @@ BROKER_ALERTS = (
         (fires("penstock_log_folder_full", FOLDER, "0 1x5", 2), quiet("penstock_log_folder_full", FOLDER, "0x5", 2)),
     ),
     Alert(
+        "PenstockFolderHangs",
+        "critical",
+        "penstock_log_folder_waits_seconds > {hangs:s}",
+        "{0m}",
+        "The disk of log folder {{ $labels.folder }} of broker {{ $labels.instance }} has not answered for {hangs}.",
+        "dmesg -T | grep -iE 'blocked for more|I/O error|timeout' | tail -n 20; iostat -x 1 3",
+        "A flush is out, and produces to its partitions wait with it. Nothing is lost. A restart would wait for the disk, too: "
+        "bring it back, or pull it. Once it fails, the folder goes offline and the others go on.",
+        (
+            fires("penstock_log_folder_waits_seconds", FOLDER, "0 0 20 80x5", 4),
+            quiet("penstock_log_folder_waits_seconds", FOLDER, "0 0.01 25x5", 4),
+        ),
+    ),
+    Alert(
+        "PenstockThreadHangs",
+        "critical",
+        "penstock_network_thread_stands_seconds > {hangs:s}",
+        "{0m}",
+        "Thread {{ $labels.thread }} of broker {{ $labels.instance }} has been at one piece of work for {hangs}.",
+        "dmesg -T | grep -iE 'blocked for more|I/O error|timeout' | tail -n 20; journalctl -u penstock-broker -n 50",
+        "A network thread holds up its connections, a worker or a reader one request. Mostly a disk hangs, which "
+        "PenstockFolderHangs names. A thread that is caught in a loop makes `/health/live` say no, and systemd "
+        "restarts the broker.",
+        (
+            fires("penstock_network_thread_stands_seconds", BROKER, "0 0 20 80x5", 4, thread="network-0"),
+            quiet("penstock_network_thread_stands_seconds", BROKER, "0 0.01 25x5", 4, thread="network-0"),
+        ),
+    ),
+    Alert(
         "PenstockDiskFullSoon",
         "warning",
         "predict_linear(penstock_log_folder_free_bytes[{1h}], {disk:s}) < 0 and penstock_log_folder_full == 0",
@@ -375,7 +404,9 @@ PIPELINE_ALERTS = (
         "{0m}",
         "The night of table {{ $labels.table }} is late: it should have been loaded {grace} ago.",
         "systemctl status penstock-etl penstock-etl.timer; journalctl -u penstock-etl -n 50",
-        "The night waits for a lane, failed, or didn't start. The journal has the reason, and the command to go on.",
+        "The night waits for a lane, failed, or didn't start; so it may be with a table's first one. The journal has the "
+        "reason, and the command to go on. Where nights are loaded at one time of the day, `--grace` of "
+        "generate.py allows for it.",
         (
             fires("penstock_night_due_timestamp_seconds", TABLE, "3600x200", 121),
             fires("penstock_night_due_timestamp_seconds", TABLE, "3600x60 _x300", 240),

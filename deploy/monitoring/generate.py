@@ -30,7 +30,7 @@ class Bounds:
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self._second = chosen.minute / 60
-        self._named = {name: getattr(chosen, name) for name in ("disk", "grace", "missing", "rejects", "window")}
+        self._named = {name: getattr(chosen, name) for name in ("disk", "grace", "hangs", "missing", "rejects", "window")}
 
     def fill(self, text: str) -> str:
         """Put bounds and durations where {30m}, {30m:s} or a bound's name stands."""
@@ -242,12 +242,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, help="The folder into which they go.")
     parser.add_argument("--disk", default="4h", help="Warn of a disk that is full within this time.")
     parser.add_argument("--grace", default="1h", help="How late a night may be.")
+    parser.add_argument("--hangs", default="30s", help="How long a disk or a thread may not answer.")
     parser.add_argument("--missing", default="26h", help="How long a host that loads nights may show no figures of them.")
     parser.add_argument("--rejects", default="0.01", help="The share of rejects that a night may have.")
     parser.add_argument("--window", default="1d", help="For how long dedupe has to remember ids.")
     parser.add_argument("--minute", type=float, default=60, help="How many seconds a minute of a rule has; for tests.")
     chosen = parser.parse_args()
-    for name in ("disk", "grace", "missing", "window"):
+    for name in ("disk", "grace", "hangs", "missing", "window"):
         if not re.fullmatch(r"\d+[smhd]", getattr(chosen, name)):
             parser.error(f"--{name}: `{getattr(chosen, name)}` is no duration; 90m, 4h and 7d are some")
     for name, text in files(Bounds(chosen)).items():

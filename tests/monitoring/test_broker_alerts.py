@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not is_there(), reason=ABSENT)
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(tmp_path_factory.mktemp("prometheus")) as made:
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), "--hangs", "20m") as made:  # ten seconds of these rules
         yield made
 
 
@@ -110,6 +110,24 @@ def test_a_folder_that_is_full(
     assert found["hint"] == f"df -h '{second}'; penstock topics log-dirs -b 'ewr-1':9092"
     plant(control, "")
     prometheus.await_clear("PenstockFolderFull")
+
+
+def test_a_disk_that_hangs(watched: Make, prometheus: Prometheus, faults: Faults, tmp_path: Path) -> None:
+    environment, control = faults
+    second = tmp_path / "second"
+    broker = watched(environment=environment, **{"log.dirs": second})
+    partition = spread(broker, second)
+    plant(control, f"sync hang {second}\nwrite hang spread-{partition}/0000\n")
+    send(broker, "spread", partition)
+    found = prometheus.await_firing("PenstockFolderHangs", folder=str(second))
+    assert found["summary"].startswith(f"The disk of log folder {second} of broker ewr-1 has not answered for ")
+    found = prometheus.await_firing("PenstockThreadHangs", instance="ewr-1")
+    assert found["thread"].startswith("network-")
+    # The other folder's disk answers, and the other threads move.
+    firing = prometheus.firing()
+    assert (len(firing["PenstockFolderHangs"]), len(firing["PenstockThreadHangs"])) == (1, 1)
+    plant(control, "")
+    prometheus.await_clear("PenstockFolderHangs", "PenstockThreadHangs")
 
 
 def test_a_clock_that_jumps_ahead(watched: Make, prometheus: Prometheus, tmp_path: Path) -> None:

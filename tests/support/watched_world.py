@@ -24,7 +24,7 @@ BROKER: dict[str, object] = {
     "log.retention.ms": -1,
 }
 # Of the generator, for rules that can fire within a test.
-BOUNDS = ("--missing", "20m", "--window", "1h")
+BOUNDS = ("--missing", "20m", "--window", "1h", "--hangs", "20m")
 
 
 class World:

@@ -76,6 +76,19 @@ def test_a_thread_that_sleeps_is_held(beats: tuple[Threads, Any]) -> None:
         assert state(found) == MOVES
 
 
+def test_each_thread_tells_for_how_long_it_has_been_at_one_piece_of_work(beats: tuple[Threads, Any]) -> None:
+    threads, found = beats
+    found.look()
+    assert found.stands_s == {"network-0": 0, "worker-0": 0}
+    until(lambda: found.look() or min(found.stands_s.values()) > 0.1, "threads that stand still")
+    threads.beats += 1
+    found.look()
+    assert found.stands_s["network-0"] == 0 < found.stands_s["worker-0"]
+    threads.waiting = True
+    until(lambda: found.look() or found.stands_s["worker-0"] > 0.5, "a worker at its work")
+    assert found.stands_s["network-0"] == 0
+
+
 def test_a_thread_that_nobody_knows_is_not_called_caught(beats: tuple[Threads, Any]) -> None:
     _, found = beats
     with running(lambda: None), running(lambda: None):  # two brokers in a process
