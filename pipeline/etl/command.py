@@ -151,7 +151,7 @@ def command(
     figures = NightFigures(job.table_names(config), zone, config["penstock.etl.textfile"])
     arm_from_environment()
     try:
-        with figures.until_the_end(chosen):
+        with figures.until_the_end(chosen, None if take_back else wanted[0]):
             job.check_tables(config)
             run = Nights(
                 config,

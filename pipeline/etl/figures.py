@@ -95,9 +95,15 @@ class NightFigures:
         self._take_over(self._tables, KEPT)
 
     @contextlib.contextmanager
-    def until_the_end(self, chosen: Iterable[str]) -> Iterator[None]:
-        """These tables are loaded in the body; its end is the end of nights that it has begun, or didn't come to."""
+    def until_the_end(self, chosen: Iterable[str], first: Night | None) -> Iterator[None]:
+        """These tables are loaded in the body; its end is the end of nights that it has begun, or didn't come to. A table that
+        was never loaded is late from the end of `first` on, the first of these nights."""
         self._chosen, code = list(chosen), 1
+        new = [name for name in self._chosen if DUE not in self._tables[name].numbers]
+        if first is not None and new:
+            for name in new:
+                self._tables[name].numbers[DUE] = first.end_ms(self._zone) / 1000
+            self._write()
         try:
             yield
             code = 0
@@ -144,7 +150,9 @@ class NightFigures:
         the table has."""
         table = self._tables[name]
         table.is_ours, table.reason, table.is_asked = True, reason, True
-        table.numbers[DUE] = night.end_ms(self._zone) / 1000
+        due_s = night.end_ms(self._zone) / 1000
+        # Each start would have a table that was never loaded begin with another night.
+        table.numbers[DUE] = due_s if newest is not None else min(due_s, table.numbers.get(DUE, due_s))
         if newest is not None:
             table.numbers[LOADED_TO] = newest.end_ms(self._zone) / 1000
 

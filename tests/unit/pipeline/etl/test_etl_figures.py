@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_the_next_load_goes_on_from_the_file_of_the_one_before(names: list[str])
         path = Path(folder, "penstock-etl-x.prom")
         for number in (1, 2):
             figures = NightFigures(names, NEW_YORK, str(path))
-            with figures.until_the_end(names[:1]):
+            with figures.until_the_end(names[:1], FIRST):
                 figures.begin(names[0])
                 figures.done(names[0], outcome(FIRST, 10, number), FIRST)
         figures = NightFigures(names, NEW_YORK, str(path))
@@ -77,7 +78,7 @@ def test_an_end_that_no_night_told_is_told_of_those_that_were_begun(tmp_path: Pa
     path = tmp_path / "x.prom"
     for error, code in ((ConfigError("wrong"), 2), (RuntimeError("never thought of"), 1)):
         figures = NightFigures("abc", NEW_YORK, str(path))
-        with contextlib.suppress(type(error)), figures.until_the_end("ab"):
+        with contextlib.suppress(type(error)), figures.until_the_end("ab", FIRST):
             figures.begin("a")
             figures.done("a", outcome(FIRST, 1, 0), FIRST)
             raise error
@@ -117,7 +118,7 @@ def test_what_comes_next_and_what_there_is_are_known_before_anything_is_loaded()
         return Scrape(made.encode().decode(), open_metrics=True)
 
     figures = NightFigures([""], NEW_YORK, "")
-    with figures.until_the_end([""]):
+    with figures.until_the_end([""], FIRST):
         assert figures.ready() == (False, {"unasked": [UNNAMED], "failed": {}})
         figures.next("", FIRST.next, "day", FIRST)
         found = asyncio.run(ask())
@@ -125,6 +126,34 @@ def test_what_comes_next_and_what_there_is_are_known_before_anything_is_loaded()
     ends = [found.value(f"penstock_night_{name}_timestamp_seconds") for name in ("last_loaded_day", "due")]
     assert ends == [night.end_ms(NEW_YORK) / 1000 for night in (FIRST, FIRST.next)]
     assert found.value("penstock_night_waiting", reason="day") == 1 and not found.rows("penstock_night_exit_code")
+
+
+def due(path: Path) -> float | None:
+    """When the only table's next night is due, as its file says."""
+    return Scrape(path.read_text()).value("penstock_night_due_timestamp_seconds", table=UNNAMED)
+
+
+def test_a_table_that_was_never_loaded_is_due_from_the_first_night_on_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    with pytest.raises(KeyboardInterrupt), NightFigures([""], NEW_YORK, str(path)).until_the_end([""], FIRST):
+        assert due(path) == FIRST.end_ms(NEW_YORK) / 1000  # a kill -9 would leave that
+        raise KeyboardInterrupt
+    for night in (FIRST.next, FIRST.next.next):  # each day another one is the last that is over
+        figures = NightFigures([""], NEW_YORK, str(path))
+        with contextlib.suppress(EtlError), figures.until_the_end([""], night):
+            figures.begin("")
+            figures.failed("", EtlError("no"), None)
+            raise EtlError("no")
+        assert due(path) == FIRST.end_ms(NEW_YORK) / 1000
+        figures.next("", night, "", None)  # as with --follow, after a restart
+        figures.end(1)
+        assert due(path) == FIRST.end_ms(NEW_YORK) / 1000
+    with figures.until_the_end([""], FIRST.next):
+        figures.done("", outcome(FIRST.next, 1, 0), FIRST.next)
+    assert due(path) == FIRST.next.next.end_ms(NEW_YORK) / 1000
+    # It doesn't begin again once another load comes.
+    with NightFigures([""], NEW_YORK, str(path)).until_the_end([""], FIRST):
+        assert due(path) == FIRST.next.next.end_ms(NEW_YORK) / 1000
 
 
 def test_a_file_that_is_none_of_ours_is_begun_anew(tmp_path: Path) -> None:
