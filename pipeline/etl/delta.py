@@ -141,10 +141,10 @@ class Transaction(DeltaLog):
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
         self._transaction.readTxn().addOne(RUN_APP_ID)
-        self._status = self._not_overtaken()
+        self._status = self.check_not_overtaken()
         self._declare(declared)
 
-    def _not_overtaken(self) -> Status:
+    def check_not_overtaken(self) -> Status:
         """The table as it is now. Raises Refused when its run number is not the one that the plan was made on."""
         found = status(self._table)
         if found.run != self._plan.run - 1:
@@ -260,7 +260,7 @@ class Transaction(DeltaLog):
     def commit(self, night: NightCommit) -> int:
         """Commit the written files with the night's ledger entry, the notes about changes of the table and the run number; the
         table's new version. Raises Refused when another process was quicker."""
-        self._not_overtaken()  # Delta can't tell once it has removed the other's commit from its log
+        self.check_not_overtaken()  # Delta can't tell once it has removed the other's commit from its log
         run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, self._none)
         ledger = self._domain(DOMAIN_PREFIX + night.night, night.to_json())
         noted = notes_for(self._table, self._status, night, self._transaction.readVersion(), self._plan.takes_back)

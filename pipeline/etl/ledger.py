@@ -62,9 +62,9 @@ class LogEnd(NamedTuple):
 class NightCommit:
     """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
     (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
-    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are what the
+    that were loaded with it (`--covering`), `plan` is the id of this try of the run's plan. `epochs` are what the
     logs had right below the ends of its ranges, where that is noted. `decided` are sentences about what a person decided
-    for it, `joined` are the runs, each with the id of its plan, that loaded its rows before `run` made one commit of them.
+    for it, `joined` are the runs, each with the id of its try, that loaded its rows before `run` made one commit of them.
     `later` are the rows whose records have timestamps of later days than the night; None where nobody counted them. `kept` are
     the rows of the rejects' table that are this night's; -1 where that is not noted."""
 
@@ -83,7 +83,7 @@ class NightCommit:
 
     @property
     def runs(self) -> list[tuple[int, str]]:
-        """The runs, each with the id of its plan, whose rejects are this night's."""
+        """The runs, each with the id of its try, whose rejects are this night's."""
         return [*self.joined, (self.run, self.plan)]
 
     @property

@@ -560,8 +560,6 @@ class Load:
                 corrupt = await self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT)
                 await asyncio.to_thread(self._claim_rejects)
                 await asyncio.to_thread(run.keep_rejects, corrupt)
-            else:
-                await asyncio.to_thread(run.remove_earlier_rejects)
             # What was read is what was planned only if the topic wasn't made again or cut back meanwhile.
             await self._cut.check_same_log(made.ranges, made.topic_id, made.epochs)
             version = await asyncio.to_thread(run.commit)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -38,7 +39,8 @@ SCHEMA = pyarrow.schema(
 )
 """The columns of a file: those of the rejects' table without the ones that it is partitioned by."""
 FOUND = pyarrow.schema([SCHEMA.field(name) for name in SCHEMA.names if name != "night"])  # what is known before the night is
-PIECE_ROWS = 1000  # a record may have megabytes
+PIECE_ROWS = 1000
+PIECE_BYTES = 8 << 20  # a record may have megabytes
 GROUP_BYTES = 64 << 20
 
 
@@ -72,12 +74,20 @@ def of_files(table: Storage, names: Iterable[str]) -> Iterator[pyarrow.Table]:
         try:
             # An older type of times, which an owner may have chosen for Spark, has nanoseconds.
             with table.file(name) as data, pyarrow.parquet.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
-                for batch in file.iter_batches(PIECE_ROWS, columns=[*POSITION_COLUMNS, REJECT], use_threads=THREADS):
+                for batch in _pieces(file):
                     own = dict(zip(batch.column(REJECT).type.names, batch.column(REJECT).flatten(), strict=True))
                     columns = [own[field.name] if field.name in own else batch.column(field.name) for field in FOUND]
                     yield pyarrow.table(columns, FOUND.names).cast(FOUND)
         except (pyarrow.ArrowException, OSError) as error:
             raise EtlError(f"the rejects in `{table}/{name}` can't be read: {words_of(error)}") from None
+
+
+def _pieces(file: Any) -> Iterator[pyarrow.RecordBatch]:
+    """What a Parquet file has of rejects, in pieces of PIECE_BYTES or less where the records of a row group are alike."""
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        rows = max(1, min(PIECE_ROWS, PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)))
+        yield from file.iter_batches(rows, [number], [*POSITION_COLUMNS, REJECT], use_threads=THREADS)
 
 
 def write(place: Storage, plan: Plan, found: Iterable[pyarrow.Table]) -> RejectFile:

@@ -1,8 +1,8 @@
 """The rejects' table: records that are no rows, kept with where they were, why, and their raw bytes.
 
-A reject counts if its run, under that plan, is one that the main table committed; rows of other runs are replaced or
-removed. The table is partitioned by the run number and the plan's id, so that two machines that carry out different plans of
-one run don't touch each other's.
+A reject counts if its run, under that try of the run's plan, is one that the main table committed; rows of others are removed
+after a commit. The table is partitioned by the run number and by the try's id, its `plan`, so that two machines that carry out
+one run, by one plan or by two, don't touch each other's.
 
 The folder belongs to one table: a file in it says to which, by an id that the table's own folder has. Two tables have runs of
 the same numbers, so each would take the other's rejects for what a run of its own has left, and remove them.
@@ -14,7 +14,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow
@@ -38,7 +38,7 @@ SCHEMA = (
 )
 ID = f"{SIDE_FOLDER}/table-id"
 OWNER = f"{SIDE_FOLDER}/owner.json"
-Run = tuple[int, str]  # its number and the id of its plan
+Run = tuple[int, str]  # its number and the id of the try of its plan
 
 
 def check_owner(place: Storage, table: Storage, key: str) -> None:
@@ -85,9 +85,12 @@ def _id(table: Storage) -> str:
         return ""
 
 
-def write(spark: Any, place: Storage, plan: Plan, found: Iterable[pyarrow.Table]) -> None:
-    """Replace the rejects that the plan left before by these, which have the columns of `rejectfile.FOUND`. Raises EtlError."""
-    _replace(spark, place, [(plan.run, plan.id)], (plan, rejectfile.write(place, plan, found)))
+def write(
+    spark: Any, place: Storage, plan: Plan, found: Iterable[pyarrow.Table], check: Callable[[], object] = lambda: None
+) -> None:
+    """Replace the rejects that the try of a plan, whose id the plan has, left before by these. They have the columns of
+    `rejectfile.FOUND`. Raises EtlError; and what `check` raises, which is called before a commit is tried."""
+    _replace(spark, place, [(plan.run, plan.id)], (plan, rejectfile.write(place, plan, found)), check)
 
 
 def positions(spark: Any, place: Storage, runs: Iterable[Run]) -> Any:
@@ -111,21 +114,30 @@ def _condition(runs: Iterable[Run]) -> str:
     return " OR ".join(f"(run = {run} AND plan = '{plan}')" for run, plan in sorted(runs))
 
 
-def _replace(spark: Any, place: Storage, runs: Iterable[Run], added: tuple[Plan, RejectFile] | None = None) -> None:
+def _replace(
+    spark: Any,
+    place: Storage,
+    runs: Iterable[Run],
+    added: tuple[Plan, RejectFile] | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> None:
     """Take the rejects of these runs out of the table, and a plan's file in, by one commit. Other processes that commit at the
     same moment may have other plans, or this one: it is tried again with what they left."""
     if rejects_partitioned_by(place) == ["run"]:
         _add_plans(spark, place)
     for tries_left in reversed(range(TRIES)):
         try:
-            return _commit(DeltaLog(spark, place), place, runs, added)
+            return _commit(DeltaLog(spark, place), place, runs, added, check)
         except Refused:
             if not tries_left:
                 raise
 
 
-def _commit(log: DeltaLog, place: Storage, runs: Iterable[Run], added: tuple[Plan, RejectFile] | None) -> None:
+def _commit(
+    log: DeltaLog, place: Storage, runs: Iterable[Run], added: tuple[Plan, RejectFile] | None, check: Callable[[], object]
+) -> None:
     transaction = log.begin()
+    check()
     transaction.readWholeTable()  # Another's commit makes ours fail from here on, and the log is read after it.
     if transaction.readVersion() < 0:
         log.declare(transaction, SCHEMA, PARTITIONED_BY, {"delta.checkpointInterval": "100"})

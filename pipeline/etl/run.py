@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,14 +31,17 @@ NONE_DELETED: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class Run:
-    """A run of a persisted plan. `night` is what it commits, `rejects` how many rejects it keeps; both are known once it has
-    written."""
+    """A try to carry out a persisted plan. `night` is what it commits, `rejects` how many rejects it keeps: known once it has
+    written.
+
+    It has an id of its own in place of the plan's: another process may try the same plan at the same time, and find other
+    rejects. Each keeps its own; those that the commit names are the night's, and the others are removed after it."""
 
     def __init__(self, spark: Any, table: Storage, rejects_table: Storage, plan: Plan, declared: Declared) -> None:
         self._spark = spark
         self._table = table
         self._rejects_table = rejects_table
-        self._plan = plan
+        plan = self._plan = replace(plan, id=uuid.uuid4().hex)
         self._run = plan.run, plan.id
         self._declared = declared
         self._transaction = Transaction(spark, table, plan, declared)
@@ -89,18 +93,14 @@ class Run:
         found = rejectfile.of_files(self._table, written.reject_files)
         if corrupt:
             found = itertools.chain(found, [rejectfile.of_batches(zip(plan.corrupt, corrupt, strict=True))])
-        rejects.write(self._spark, self._rejects_table, plan, found)
+        rejects.write(self._spark, self._rejects_table, plan, found, self._transaction.check_not_overtaken)
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rowcounts.reject_counts(self._rejects_table).get(self._run, 0)
         if kept != self.rejects:
+            self._transaction.check_not_overtaken()  # the other one has removed them
             raise EtlError(f"night {plan.night}: {self.rejects} rejects were found, but {kept} kept")
         for name in written.reject_files:
             self._table.remove(name)
-
-    def remove_earlier_rejects(self) -> None:
-        """Remove what an earlier try of the plan kept, where this one has no rejects."""
-        if self._run in rowcounts.reject_counts(self._rejects_table):
-            rejects.remove(self._spark, self._rejects_table, [self._run])
 
     def join(self, commit: NightCommit) -> int:
         """Make the one commit by which nights that the table has become one; the table's new version."""

@@ -20,7 +20,7 @@ from penstock import failpoints
 from penstock.pipeline.etl import ready, rowcounts, table
 from penstock.pipeline.etl.ledger import NightCommit
 from penstock.pipeline.etl.localstorage import LocalStorage
-from support.etl_world import IN_A_NIGHT, IN_A_RELOAD, WarmJvm, World
+from support.etl_world import IN_A_NIGHT, IN_A_RELOAD, SCHEMA, WarmJvm, World
 from support.failpoint_cells import WHOLE, roles
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
@@ -120,6 +120,32 @@ def test_a_load_that_another_one_overtook_changes_nothing(world: World, tmp_path
             older.kill()
     rows, *_ = contents(world)
     assert len({row["id"] for row in rows}) == len(rows) >= 5 * len(tried)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("role", roles({"ours"}))
+def test_a_load_that_was_overtaken_leaves_the_others_rejects_alone(world: World) -> None:
+    """Both carry out one plan, and find other rejects: the second one's file wants a field that no event has."""
+    world.write_config(penstock_etl_clock="wall")
+    world.events(NIGHTS[0], 5)
+    world.send(NIGHTS[0], [b"bad"])
+    world.arrive()
+    older = StageProcess("etl", world.config, "older", ["--night", NIGHTS[0]])
+    try:
+        older.pause_at("etl.reject_file_written", LIMIT_S)
+        (world.storage.workspace / "lock").unlink()
+        schema = SCHEMA.replace("note STRING", "note STRING NOT NULL")
+        world.write_config(penstock_etl_clock="wall", penstock_etl_schema=schema)
+        done = world.etl("--night", NIGHTS[0])
+        assert done.returncode == 0, done.stderr
+        before = contents(world)
+        assert len(before[1]) == before[2][0].rejects == 6
+        older.signal(signal.SIGCONT)
+        code, said = older.wait(LIMIT_S), older.text()
+        assert code == 1 and "was overtaken by another process" in said, said
+        assert contents(world) == before
+    finally:
+        older.kill()
 
 
 BAD = "not one JSON object: bad at byte 0 is no JSON value"
