@@ -71,6 +71,15 @@ class ClusterMember(Protocol):
         """The topics that this broker knows, by their ids; read by a thread, too, while the loop changes it."""
         ...
 
+    @property
+    def controller(self) -> int:
+        """The broker that is the controller, as it has told this one; -1: none has."""
+        ...
+
+    def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
+        """The brokers that live, and where the clients of a listener reach them."""
+        ...
+
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
         ...
@@ -182,6 +191,17 @@ class Context:
     def advertised_for(self, listener: str) -> Endpoint:
         """This broker's address for the clients of a listener (`Call.listener`)."""
         return self.advertised_listeners.get(listener, self.advertised)
+
+    def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
+        """The brokers that live, by id, and the addresses of them for the clients of a listener."""
+        if self.cluster is None:
+            return {self.node_id: self.advertised_for(listener)}
+        return self.cluster.brokers_for(listener)
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is the controller; -1: nobody knows it now."""
+        return self.node_id if self.cluster is None else self.cluster.controller
 
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""

@@ -214,7 +214,9 @@ class Server:
         periodic = PeriodicUpkeep(context)
         periodic.start()
         self._undo.append(periodic.stop)
-        if restoring is not None:
+        if restoring is None:
+            context.coordinators.serve_nobody()
+        else:
             await self._start_coordinators(context, restoring, flushes)
         cleaner = LogCleaner(context)
         cleaner.start()

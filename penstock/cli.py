@@ -29,6 +29,7 @@ COMMANDS = {
     "groups": "penstock.pipeline.commands.groups",
     "configs": "penstock.pipeline.commands.configs",
     "clients": "penstock.pipeline.commands.clients",
+    "cluster": "penstock.pipeline.commands.cluster",
     "produce": "penstock.pipeline.commands.produce",
     "consume": "penstock.pipeline.commands.consume",
     "check": "penstock.pipeline.commands.check",

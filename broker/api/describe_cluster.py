@@ -14,7 +14,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 async def handle(context: Context, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """Answer with this one broker."""
+    """Answer with all brokers that live."""
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -25,11 +25,13 @@ async def handle(context: Context, request: DescribeClusterRequest, call: Call) 
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    host, port = context.advertised_for(call.listener)
     response = DescribeClusterResponse(
         cluster_id=context.cluster_id,
-        controller_id=context.node_id,
-        brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=context.node_id, host=host, port=port)],
+        controller_id=context.controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(broker_id=broker, host=host, port=port)
+            for broker, (host, port) in context.brokers_for(call.listener).items()
+        ],
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)

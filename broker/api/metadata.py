@@ -34,9 +34,11 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     """Answer for the topics that are asked for."""
     if _is_wrong(request, call):
         return await _refused(request, call)
-    host, port = context.advertised_for(call.listener)
-    broker = MetadataResponse.MetadataResponseBroker(node_id=context.node_id, host=host, port=port)
-    response = MetadataResponse(brokers=[broker], cluster_id=context.cluster_id, controller_id=context.node_id)
+    brokers = [
+        MetadataResponse.MetadataResponseBroker(node_id=broker, host=host, port=port)
+        for broker, (host, port) in context.brokers_for(call.listener).items()
+    ]
+    response = MetadataResponse(brokers=brokers, cluster_id=context.cluster_id, controller_id=context.controller_id)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
     tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations)

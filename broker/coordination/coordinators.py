@@ -31,6 +31,10 @@ class Coordinators:
         every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
         self.transactions.spawn(self.transactions.sweep_for_ever(every_ms, transaction_events.Expire))
 
+    def serve_nobody(self) -> None:
+        """In place of `start`, in a cluster."""
+        self.groups.serves = self.transactions.serves = False
+
     async def after_power_cut(self) -> None:
         """Once all logs are open: end what a power cut has left of transactions, if there was one."""
         await self.transactions.after_power_cut()

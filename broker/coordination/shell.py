@@ -61,6 +61,8 @@ class Coordinator(ABC, Generic[M]):
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
         self._skip_corrupt: bool = parts.config["penstock.coordinator.skip.corrupt"]
         self._stopped = False
+        self.serves = True
+        """False in a cluster, which has no groups and transactions yet: whoever asks hears COORDINATOR_NOT_AVAILABLE."""
 
     # What the two differ in.
     @abstractmethod
@@ -88,6 +90,7 @@ class Coordinator(ABC, Generic[M]):
 
     async def ensure_topic(self) -> None:
         """Create the internal topic at its first use. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        self._check_serves()
         if not self._partitions:
             count, configs = internal_settings(self._parts.config, self.topic)
             try:
@@ -95,6 +98,10 @@ class Coordinator(ABC, Generic[M]):
             except KafkaError as error:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
             self._partitions = len(topic.partitions)
+
+    def _check_serves(self) -> None:
+        if not self.serves:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a cluster serves no groups and transactions yet")
 
     def partition_of(self, name: str) -> int:
         """The partition of the internal topic that a name is kept in; the topic has to exist.
@@ -110,6 +117,7 @@ class Coordinator(ABC, Generic[M]):
 
     def check_served(self, name: str) -> None:
         """Raise KafkaError COORDINATOR_NOT_AVAILABLE if the name's part of the log could not be read."""
+        self._check_serves()
         lost = self._lost and self.partition_of(name) in self._lost
         if lost or (self._lost and self._strays and name not in self.entries):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")

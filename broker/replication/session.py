@@ -150,9 +150,10 @@ class SessionStore:
         return await self.present.changes()
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes vanish."""
-        if self._store is not None:
-            await self._store.close()
+        """End the session: its ephemeral nodes vanish. May be called again."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
 
 
 async def _make_roots(store: Store) -> None:

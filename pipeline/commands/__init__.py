@@ -8,6 +8,7 @@ arrow    records as Arrow columns in a Parquet or Arrow file
 groups   `penstock groups`
 configs  `penstock configs`
 clients  `penstock clients`
+cluster  `penstock cluster`
 check    `penstock check`
 config   `penstock config`
 """

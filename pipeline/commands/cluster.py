@@ -1,0 +1,142 @@
+"""`penstock cluster`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from penstock.errors import KafkaError
+from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.metadata import Cluster, PartitionInfo
+from penstock.pipeline.commands.common import cluster
+from penstock.pipeline.options import Invocation, show_rows
+
+MIN_ISR = "min.insync.replicas"
+NO_LEADER, UNDER_MIN_ISR, UNDER_REPLICATED = "no leader", "under min ISR", "under-replicated"
+
+Row = dict[str, Any]
+Look = tuple[list[Row], list[Row]]
+
+
+@click.command("cluster")
+@click.option(
+    "--watch",
+    "every_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.2, max=3600),
+    help="Look again and again, until Ctrl-C.",
+)
+@cluster
+def command(invocation: Invocation, every_s: float | None) -> None:
+    """Show the brokers of any Kafka cluster, its controller, and the partitions that lack a leader or replicas in sync.
+
+    The exit code is 1 if a partition has no leader, or fewer replicas in sync than its min.insync.replicas: producers with
+    acks=all fail there.
+
+    Example: penstock cluster --bootstrap localhost:9092
+
+    Example: penstock cluster --watch 2
+    """
+    if every_s is None:
+        brokers, troubled = invocation.ask(_look)
+        _show(invocation, brokers, troubled)
+        if any(row["trouble"] != UNDER_REPLICATED for row in troubled):
+            raise SystemExit(1)
+        return
+    wait_s = every_s
+
+    async def watch(admin: Admin) -> None:
+        while True:
+            brokers, troubled = await _look(admin)
+            if not invocation.as_json:
+                click.clear()
+            _show(invocation, brokers, troubled)
+            await asyncio.sleep(wait_s)
+
+    invocation.ask(watch)
+
+
+def _show(invocation: Invocation, brokers: list[Row], troubled: list[Row]) -> None:
+    if invocation.as_json:
+        invocation.say("", brokers=brokers, partitions=troubled)
+        return
+    show_rows(brokers, "brokers", as_json=False)
+    click.echo()
+    if troubled:
+        show_rows(troubled, as_json=False)
+    else:
+        click.echo("each partition has a leader and all its replicas in sync")
+
+
+async def _look(admin: Admin) -> Look:
+    """The brokers, and the partitions with trouble, as rows."""
+    seen = await admin.metadata(None, refresh=True)
+    short = {name: topic.partitions for name, topic in seen.topics.items() if any(map(_lacks, topic.partitions.values()))}
+    troubled = []
+    for name, partitions in sorted(short.items()):
+        least = await _min_isr(admin, name)
+        for index, state in sorted(partitions.items()):
+            if _lacks(state):
+                troubled.append(
+                    {
+                        "topic": name,
+                        "partition": index,
+                        "trouble": _trouble(state, least),
+                        "leader": state.leader,
+                        "replicas": list(state.replicas),
+                        "isr": list(state.isr),
+                        "min_isr": least,
+                    }
+                )
+    return _brokers(seen), troubled
+
+
+def _brokers(seen: Cluster) -> list[Row]:
+    """Also those that hold replicas and don't live."""
+    states = [state for topic in seen.topics.values() for state in topic.partitions.values()]
+    led = Counter(state.leader for state in states)
+    preferred = Counter(state.replicas[0] for state in states if state.replicas)
+    held = Counter(broker for state in states for broker in state.replicas)
+    in_sync = Counter(broker for state in states for broker in state.isr)
+    rows = []
+    for broker in sorted({*seen.brokers, *held}):
+        at = seen.brokers.get(broker)
+        rows.append(
+            {
+                "broker": broker,
+                "address": "away" if at is None else f"{at.host}:{at.port}",
+                "rack": None if at is None else at.rack,
+                "controller": broker == seen.controller_id,
+                "leads": led[broker],
+                "preferred": preferred[broker],
+                "replicas": held[broker],
+                "in_sync": in_sync[broker],
+            }
+        )
+    return rows
+
+
+def _lacks(state: PartitionInfo) -> bool:
+    return state.leader < 0 or len(state.isr) < len(state.replicas)
+
+
+def _trouble(state: PartitionInfo, least: int | None) -> str:
+    if state.leader < 0:
+        return NO_LEADER
+    return UNDER_MIN_ISR if least is not None and len(state.isr) < min(least, len(state.replicas)) else UNDER_REPLICATED
+
+
+async def _min_isr(admin: Admin, name: str) -> int | None:
+    """A topic's min.insync.replicas; None: the cluster doesn't say."""
+    try:
+        entries: Mapping[str, str | None] = {
+            entry.name: entry.value for entry in await admin.config_entries(TOPIC_RESOURCE, name)
+        }
+    except KafkaError:
+        return None
+    text = entries.get(MIN_ISR)
+    return int(text) if text is not None and text.isdecimal() else None
