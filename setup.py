@@ -83,6 +83,7 @@ MODULES: dict[str, list[str]] = {
     "net.acceptor": [],
     "net.reactor": [],
     "net.border": [],
+    "net.fetchreply": [],
     "ids.place": [],
     "linux.kernel": [],
     "ids.store": ["rocksdb"],

@@ -22,4 +22,5 @@ phases      the names of those phases
 histogram   durations counted in buckets
 busytime    how long a thread works, and whether it is stuck
 client      what a connection's client has said of itself
+fetchreply  reads the answers of leaders while they come
 """

@@ -40,6 +40,7 @@ from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
+from penstock.pyx.net import fetchreply
 from penstock.pyx.net.border import DataPlane
 from penstock.pyx.record import codec, columns, convert, crc, rawbatch, upconvert
 from penstock.pyx.record.builder import BatchBuilder
@@ -373,6 +374,35 @@ def _has_ended(peer: socket.socket) -> bool:
         return not peer.recv(1 << 16)
     except ConnectionResetError:
         return True
+
+
+def reply_seeds() -> list[bytes]:
+    """Answers to a follower's fetch, without their size."""
+    from penstock.pyx.wire.header import encode_response
+    from penstock.pyx.wire.messages import FetchResponse
+
+    parts = [
+        FetchResponse.PartitionData(partition_index=0, records=made_batches()[1]),
+        FetchResponse.PartitionData(diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=2)),
+        FetchResponse.PartitionData(aborted_transactions=[FetchResponse.AbortedTransaction(producer_id=1)], error_code=1),
+    ]
+    topics = [FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=parts[:n]) for n in range(4)]
+    return [bytes([n]) + encode_response(FetchResponse(session_id=7, responses=topics[:n]), 17, 5) for n in range(5)]
+
+
+@target(reply_seeds)
+def replies(data: bytes) -> None:
+    """A leader's answer that comes in pieces: read, or refused; how it is cut changes nothing."""
+    if not data:
+        return
+    answer = struct.pack(">i", len(data) - 1) + data[1:]
+    results: list[object] = []
+    for piece_bytes in (1 + data[0], len(answer)):
+        try:
+            results.append(fetchreply.read_answer(answer, piece_bytes=piece_bytes, records_max=LIMIT_BYTES))
+        except (EOFError, ValueError) as error:
+            results.append(type(error))
+    assert results[0] == results[1]
 
 
 def wire_seeds() -> list[bytes]:
