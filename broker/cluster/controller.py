@@ -302,7 +302,7 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
 
 
 def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: LeaderAndIsrAnswer, now_ms: int) -> Out:
-    """A broker has answered its roles."""
+    """A broker has answered its roles. Those that it failed to take, for whatever reason, it is told again."""
     if answer.error == ErrorCode.STALE_CONTROLLER_EPOCH:
         controller.has_resigned = True
         return [Resign(answer.controller_epoch)]
@@ -310,7 +310,7 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
     if peer is None or peer.out is not request:
         return []
     peer.out = None
-    if answer.error == ErrorCode.STALE_BROKER_EPOCH:
+    if answer.error != ErrorCode.NONE:
         peer.not_before_ms = now_ms + AGAIN_MS
         _tell_all(controller, request.broker)
     for role in request.roles:
@@ -322,6 +322,9 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             image.lost[request.broker] = request.broker_epoch
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             image.least_epoch = max(image.least_epoch, told.last_epoch)
+        elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
+            peer.not_before_ms = now_ms + AGAIN_MS
+            peer.pending.add(role.partition)
         elif role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
             image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
     return _step(controller, [role.partition for role in request.roles], now_ms)

@@ -221,6 +221,28 @@ def test_a_broker_without_its_log_loses_its_seat_before_it_may_make_one() -> Non
     assert told.roles[0].state.isr == (1, 3)
 
 
+def test_a_role_that_a_broker_failed_to_take_is_told_again_and_says_nothing_of_its_log() -> None:
+    """By an answer for this role, and by one for the whole request: a handler failed, or refused as it was busy."""
+    role: Partition = ("t", 1)
+    for whole in (False, True):
+        machine, actions = cluster(2)
+        request = roles_for(actions, 2)
+        for image in machine.partitions.values():
+            image.state = replace(image.state, leader=NO_LEADER)
+        request = replace(
+            request, roles=tuple(replace(one, state=machine.partitions[one.partition].state) for one in request.roles)
+        )
+        machine.peers[2].out = request
+        taken, failed = RoleAnswer(ErrorCode.NONE, 4, 100), RoleAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
+        answers = {} if whole else {("t", 0): taken, role: failed}
+        error = ErrorCode.UNKNOWN_SERVER_ERROR if whole else ErrorCode.NONE
+        actions = controller.on_answer(machine, request, LeaderAndIsrAnswer(2, 12, error, 7, answers), 1)
+        assert not [one for one in actions if isinstance(one, SendRoles)]
+        assert machine.partitions[role].log_ends == {}
+        again = roles_for(controller.on_time(machine, 1 + controller.AGAIN_MS), 2)
+        assert [one.partition for one in again.roles] == ([("t", 0), role] if whole else [role])
+
+
 def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
     machine, _ = cluster(1)
     new = {**machine.registrations, 2: Registration(2, 50, "j", clean=True)}
