@@ -17,10 +17,11 @@ from penstock.broker.cluster.registration import Incarnation, Registration, read
 from penstock.broker.context import Endpoint
 from penstock.broker.replication.registration import read_endpoints
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
-from penstock.broker.store.values import Fields
+from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import check_name
 from penstock.broker.uuids import uuid_bytes
 from penstock.errors import KafkaError
+from penstock.pyx.wire.message import NIL_UUID
 
 MIN_ISR, MAY_LOSE = "min.insync.replicas", "unclean.leader.election.enable"
 
@@ -108,15 +109,22 @@ def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None) 
 
 
 def _topic(name: str, data: bytes, configs: Mapping[str, str]) -> StoredTopic:
-    """Raises BadValueError, KafkaError, ValueError."""
+    """Raises BadValueError, KafkaError, ValueError, also for what no broker could be told: one such topic would hold up all."""
     check_name(name)
     node = Fields.read(paths.topic(name), data)
     partitions = node.table("partitions")
     if not partitions or set(partitions) != {str(index) for index in range(len(partitions))}:
         raise node.wrong("`partitions` should have the numbers from 0 on as keys, without a gap")
     replicas = [tuple(node.brokers("partitions", partitions[str(index)])) for index in range(len(partitions))]
-    min_isr, may_lose = configs.get(MIN_ISR, "1"), configs.get(MAY_LOSE, "false")
-    return StoredTopic(name, uuid_bytes(node.text("topic_id")), replicas, max(1, int(min_isr)), may_lose == "true")
+    if any(len(set(brokers)) != len(brokers) for brokers in replicas):
+        raise node.wrong("`partitions` names a broker twice")
+    topic_id = uuid_bytes(node.text("topic_id"))
+    if topic_id == NIL_UUID:
+        raise node.wrong("`topic_id` is the id of no topic")
+    min_isr = max(1, int(configs.get(MIN_ISR, "1")))
+    if min_isr > INT_MAX:
+        raise ValueError(f"{MIN_ISR}={min_isr} is too large")
+    return StoredTopic(name, topic_id, replicas, min_isr, configs.get(MAY_LOSE, "false") == "true")
 
 
 async def _configs(store: Store, path: str) -> dict[str, str]:
