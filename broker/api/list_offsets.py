@@ -24,6 +24,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 # The first version that may ask for it.
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 EPOCHS_SINCE = 4
+NOT_AVAILABLE_SINCE = 5
 READ_COMMITTED = 1
 
 Asked = ListOffsetsRequest.ListOffsetsPartition
@@ -58,6 +59,7 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
     index = asked.partition_index
     context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
     logs = context.log_manager
+    _check_leads(context, topic, asked, version)
     offsets = logs.offsets(topic, index)
     end = _end(context, topic, index, isolation)
     wanted = asked.timestamp
@@ -87,6 +89,16 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
     return answer
 
 
+def _check_leads(context: Context, topic: str, asked: Asked, version: int) -> None:
+    """A new leader doesn't know how far the one before has shown records: clients would go back (KIP-207)."""
+    try:
+        context.log_manager.check_leads(topic, asked.partition_index, latest=asked.timestamp not in (EARLIEST, EARLIEST_LOCAL))
+    except KafkaError as error:
+        if error.code != ErrorCode.OFFSET_NOT_AVAILABLE or version >= NOT_AVAILABLE_SINCE:
+            raise
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, error.what) from None
+
+
 def _end(context: Context, topic: str, index: int, isolation: int) -> int:
     """What read_committed can't see yet has no offset for it either."""
     offsets = context.log_manager.offsets(topic, index)
@@ -112,6 +124,7 @@ def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epo
 async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
     index = asked.partition_index
     context.topics.partition(topic, index)
+    _check_leads(context, topic, asked, 0)
     offsets = context.log_manager.offsets(topic, index)
     segments = context.log_manager.segments(topic, index)
     modified_ms = await context.topics.ask(topic, index, _modified_ms, [segment.path for segment in segments])

@@ -37,4 +37,5 @@ async def _answer(context: Context, topic: str, asked: Asked) -> Answer:
 
 
 async def _end(context: Context, topic: str, asked: Asked) -> tuple[int, int]:
+    context.log_manager.check_leads(topic, asked.partition)
     return context.log_manager.offset_for_epoch(topic, asked.partition, asked.leader_epoch)

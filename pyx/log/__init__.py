@@ -4,6 +4,7 @@ partition      the log as the network threads see it: found, held, asked for its
 topictally     what is counted of topics
 partitionlog   what a partition is inside: its locks, its folder, its offsets
 role           what this broker does for a partition, and how far other replicas have come
+replicas       roles taken and lost, and what other replicas fetch from their leader
 logstate       of that the folder's content: segments, ends, producers, as recovery finds it and appends go on with it
 origin         who appends
 append         appends: validated, given their offsets, written, indexed
@@ -34,5 +35,6 @@ partitionfolder  a partition's folder, renamed or removed
 checkpoint     what a log folder says of its partitions beside their logs
 logconfig      a topic's configs as its logs need them
 logtable       opens and drops logs: which ones a broker leads, and the folders that they lie in
+replicatable   what the control plane tells of roles, and hears of replicas
 logmanager     all of that with reads and appends on top: the logs of a broker, for its control plane
 """

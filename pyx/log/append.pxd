@@ -4,7 +4,7 @@ Parts that a connection brought at once are validated one by one, as if each cam
 `pwritev`: the page cache takes a large write in larger folios than two small ones.
 """
 
-from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.log.partition cimport Partition
@@ -22,6 +22,9 @@ cdef struct Appended:
     int64_t base_offset
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
+    int64_t needed                     # once the high watermark is there, all replicas that count have the records;
+    int32_t leader_epoch               # unless another leader came since this epoch, in which they were appended
+    bint waits                         # it isn't there yet
     StorageFault storage               # for KAFKA_STORAGE_ERROR alone
     bint tallied                       # the log has counted the part; else the caller does, unless it tries again
     Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
@@ -34,6 +37,7 @@ cdef struct Append:
     Origin origin
     int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
     int64_t* work_left                 # what validating may cost (validator.pxd); what it did is taken off
+    bint acks_all                      # it is refused while too few replicas are in sync
     Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
 
@@ -43,10 +47,11 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 
 # Appends the parts in their order, under one lock, and those that go into the same segment with one write (fewer of
 # them if they had to be written again, which is held meanwhile). One part's error is no other's, except that a write
-# fails for all that were in it, and NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR go for all parts that follow. Fills
-# their `done`; its errors are those of validate_records, of producer_data (an old
+# fails for all that were in it, and NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS and KAFKA_STORAGE_ERROR go for all
+# parts that follow. Fills their `done`; its errors are those of validate_records, of producer_data (an old
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
-#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, or a segment of it has to be proved first
+#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, another broker leads it, or a segment has to be proved first
+#   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`
 #   KAFKA_STORAGE_ERROR      the disk failed or is full
 #   INVALID_TXN_STATE        also for a client's batch that would begin a transaction in the partition
 #                            (LogConfig.verify_transactions): it is appended as VERIFIED or ADDED, once the coordinator

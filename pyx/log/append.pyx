@@ -6,8 +6,8 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
@@ -22,12 +22,13 @@ from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, flushed_by_caller,
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_HAS_SPACE, FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full,
-    folder_tell, is_flush_due, is_offline, log_of, stable_end, take_config, tell_doubt, write_epochs,
+    folder_tell, is_flush_due, is_offline, log_of, take_config, take_waiting_log_end, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.log.recovery cimport replay_batch
+from penstock.pyx.log.role cimport ROLE_LEADER
 from penstock.pyx.log.room cimport room_is_ahead
 from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
@@ -79,11 +80,11 @@ cdef ProducerEntry _producer(
 
 cdef int16_t _validate_producers(
     PartitionLog* p, Gathered* gathered, const Validated* taken, Origin origin, int64_t now_ms,
-    unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at
+    unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at, int64_t* repeated_end
 ) noexcept nogil:
     """Under the lock: what the producer states say to the batches, without changing them; how they would be goes to
     `tried`. How many at the front are in the log already goes to `repeated`, the offset of the first one to
-    `repeated_at`. 0 or Kafka's code."""
+    `repeated_at`, that behind the last one to `repeated_end`. 0 or Kafka's code."""
     cdef ProducerEntry e
     cdef EndedTxn ended
     cdef int64_t duplicate_of, offset = gathered.end
@@ -118,6 +119,7 @@ cdef int16_t _validate_producers(
                 repeated[0] += 1
                 if i == 0:
                     repeated_at[0] = duplicate_of
+                repeated_end[0] = duplicate_of + header.last_offset_delta + 1
                 records += header.size
                 continue
             if not gathered.alone or taken.batches.size() > 1:
@@ -177,6 +179,20 @@ cdef bint _assign(
     return True
 
 
+cdef void _note_ended(PartitionLog* p, const BatchHeader* marker) noexcept nogil:
+    """Under the lock, before the producers forget it: the transaction that a marker ends is open for readers until the
+    high watermark is past the marker."""
+    cdef EndedTxn txn
+    if marker.magic < 2 or marker.producer_id < 0:
+        return
+    txn.producer_id = marker.producer_id
+    txn.first_offset = producers_get(&p.log.producers, marker.producer_id).txn_first_offset
+    txn.last_offset = marker.base_offset
+    txn.aborted = False
+    if txn.first_offset != NO_OFFSET:
+        p.ended.push_back(txn)
+
+
 cdef uint64_t _take_in(
     PartitionLog* p, Segment* s, const GatheredPart* gathered, int64_t now_ms
 ) noexcept nogil:
@@ -188,13 +204,14 @@ cdef uint64_t _take_in(
     cdef const uint8_t* records = taken.records
     cdef int64_t began_at = s.size, position = s.size, offset = p.log.log_end
     cdef bint epochs_changed = False
-    cdef bint waits = p.high_watermark < p.log.log_end     # for a flush, whatever flush.messages is by now
     cdef size_t i
     s.tail = BatchPlace(taken.batches[first].base_offset, position, taken.batches[first].size)
     for i in range(taken.batches.size()):
         header = &taken.batches[i]
         if i >= first:
             segment_index_batch(s, header, position, p.config.index_interval_bytes)
+            if batch_is_control(header):
+                _note_ended(p, header)
             replay_batch(&p.log, s, header, records, position, True, now_ms)
             if p.log.epochs.entries.empty() or header.leader_epoch > p.log.epochs.entries.back().epoch:
                 pthread_mutex_lock(&p.seldom)
@@ -211,8 +228,10 @@ cdef uint64_t _take_in(
     if gathered.part.origin != REPLICA:
         p.tally.messages_in += s.next_offset - offset
         p.tally.bytes_in += <int64_t>gathered.part.n if first == 0 else position - began_at
-    # What has to be flushed is shown by the flush, and nothing before what lies in front of it.
-    return 0 if waits or is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
+    # What has to be flushed is shown by the flush, and nothing before what lies in front of it, whatever flush.messages
+    # is by then.
+    p.owes_flush = p.owes_flush or is_flush_due(p)
+    return take_waiting_log_end(p) | advance_high_watermark(p)
 
 
 cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
@@ -278,13 +297,15 @@ cdef int16_t _gather(
     cdef iovec piece
     if gathered.refused != 0:
         return gathered.refused
-    if p.stopped:
+    if p.stopped or (p.role != ROLE_LEADER and part.origin != REPLICA):
         return NOT_LEADER_OR_FOLLOWER
+    if part.acks_all and p.isr_n < p.enough:
+        return NOT_ENOUGH_REPLICAS
     if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.space) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
     error = place_validated(&p.config, taken, gathered.end)
     if error == 0:
-        error = _validate_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at)
+        error = _validate_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at, &end)
     if error != 0:
         return error
     records = taken.records
@@ -294,10 +315,13 @@ cdef int16_t _gather(
         n -= taken.batches[i].size
     part.done.log_start_offset = p.log.log_start
     part.done.base_offset = repeated_at if first > 0 else gathered.end
+    part.done.leader_epoch = p.leader_epoch
+    part.done.needed = end
     roll_wanted = False
     if first < taken.batches.size():
         if not _assign(p, records, taken.batches, first, part.origin, gathered.end, &end, &newest):
             return CORRUPT_MESSAGE
+        part.done.needed = end
         if end - 1 - gathered.end > RELATIVE_MAX:
             return INVALID_RECORD          # counts that lie: an index couldn't hold the offsets
         if part.origin == REPLICA:
@@ -365,6 +389,9 @@ cdef void _done_nothing(Appended* done, int16_t error) noexcept nogil:
     done.base_offset = -1
     done.log_append_time_ms = -1
     done.log_start_offset = -1
+    done.needed = -1
+    done.leader_epoch = -1
+    done.waits = False
     done.refusal.fault = 0
     done.refusal.count = 0
 
@@ -441,7 +468,11 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     for i in range(count):
         if parts[i].done.error == 0:
             parts[i].done.error = _gather(p, &gathered, parts[i], _taken(parts, i, own), now_ms, &wake)
-        if parts[i].done.error == NOT_LEADER_OR_FOLLOWER or parts[i].done.error == KAFKA_STORAGE_ERROR:
+        if (
+            parts[i].done.error == NOT_LEADER_OR_FOLLOWER
+            or parts[i].done.error == NOT_ENOUGH_REPLICAS
+            or parts[i].done.error == KAFKA_STORAGE_ERROR
+        ):
             gathered.refused = parts[i].done.error
     _write(p, &gathered, now_ms, &wake)
     refused[0] = gathered.refused
@@ -450,7 +481,9 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
         due = due or (parts[i].done.error == 0 and not flushed_by_caller(parts[i].origin))
         parts[i].done.tallied = parts[i].done.error != NOT_LEADER_OR_FOLLOWER
         p.tally.appends += parts[i].done.tallied and counts
-    due = due and p.high_watermark < p.log.log_end
+        if parts[i].acks_all and parts[i].done.error == 0 and not p.marks.empty():
+            parts[i].done.waits = p.high_watermark < parts[i].done.needed
+    due = due and p.owes_flush
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)     # before a flush, which may take long
     if due and flush_until(p, end, now_ms) != 0:

@@ -5,7 +5,8 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.pyx.log.partitionlog cimport PartitionLog
 from penstock.pyx.log.recovery cimport RecoveryReport
 
-# A log whose folder is there, recovered and ready.
+# A log whose folder is there, recovered and ready. Of a leader all is committed; of any other role what lies below
+# `high_watermark` is, as far as the log goes.
 cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil
 # Under the lock: the leader epoch only grows, and begins at the log end.
 cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.errors import KafkaError
-from penstock.pyx.log.logtable import LogTable
+from penstock.pyx.log.replicatable import ReplicaTable
 
 SEARCH_INFLATED_BYTES: int
 """What one search by time may inflate, should the headers of many batches lie."""
@@ -64,7 +64,7 @@ class UpkeepResult(NamedTuple):
     rolled: bool
     flushed: bool
 
-class LogManager(LogTable):
+class LogManager(ReplicaTable):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
 
     def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:

@@ -20,7 +20,7 @@ from penstock.pyx.linux.posix cimport (
 from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.endslots import NAME, slots_lost
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
-from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
+from penstock.pyx.log.logtable cimport Folder, LeaderEntry, move_log_start, raise_os
 from penstock.pyx.log.openfiles cimport close_files
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.pagecache cimport read_cached_at
@@ -37,6 +37,8 @@ from penstock.pyx.log.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
     partition_read_cached, read_release,
 )
+from penstock.pyx.log.replicatable cimport ReplicaTable
+from penstock.pyx.log.role cimport ROLE_LEADER
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally, tally_sum, topic_tally_release
@@ -98,7 +100,7 @@ cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
     return done
 
 
-cdef class LogManager(LogTable):
+cdef class LogManager(ReplicaTable):
     """Every log that one broker leads; see logmanager.pyi. Locks: logtable.pxd."""
 
     cdef dict _flush_from              # where flush_rolled goes on, by log folder
@@ -150,6 +152,7 @@ cdef class LogManager(LogTable):
         one.may_inflate = &may_inflate
         one.work_left = &work_left
         one.checked = NULL
+        one.acks_all = False
         one.records = <uint8_t*>malloc(n if n > 0 else 1)
         if one.records == NULL:
             raise MemoryError
@@ -339,7 +342,7 @@ cdef class LogManager(LogTable):
         cdef bint stopped, out_of_range
         with nogil:
             pthread_mutex_lock(&p.lock)
-            stopped = p.stopped
+            stopped = p.stopped or p.role != ROLE_LEADER
             if offset == -1:
                 offset = p.high_watermark
             out_of_range = offset > p.high_watermark or offset < 0
@@ -349,7 +352,7 @@ cdef class LogManager(LogTable):
             pthread_mutex_unlock(&p.lock)
         name = "%s-%d" % led.key
         if stopped:
-            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} was stopped")
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} was stopped, or is led by another broker")
         if out_of_range:
             return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"delete of records before {offset} in {name}")
         self.note(led)

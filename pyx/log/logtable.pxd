@@ -39,6 +39,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict retired                  # (topic, partition) -> LeaderEntry of those nobody finds, until they are deleted
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
+    cdef readonly int entrants_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
     cdef readonly object damaged_segments      # those in which batches are missing or can't be read
     cdef int64_t walked                # atomic; bytes that openings have walked
@@ -47,6 +48,11 @@ cdef class LogTable(LogSetOwner):
     cdef LeaderEntry find(self, str topic, int partition)
     # The same for what has waited, when another topic may have the name.
     cdef LeaderEntry find_id(self, str topic, bytes topic_id, int partition)
+    # Opens, or makes, a log, whose role then is ROLE_LEADER, or (with `leads` False) ROLE_FENCED.
+    cdef object open(
+        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean, bint new,
+        bint power_cut, bint leads
+    )
     # Made when it is asked for first.
     cdef Folder folder(self, str path)
     # Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a delete

@@ -17,7 +17,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, Damage
@@ -35,10 +35,11 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.partitionlog cimport (
-    LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
-    raise_last_stable_offset, write_epochs,
+    LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, folder_take_entrants, is_offline,
+    keep_above_log_start, log_of, write_epochs,
 )
 from penstock.pyx.log.recovery cimport RecoveryReport
+from penstock.pyx.log.role cimport ROLE_FENCED
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
@@ -52,18 +53,27 @@ _DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 cdef class Folder:
     """See logtable.pxd."""
 
-    def __cinit__(self, path, int news):
+    def __cinit__(self, path, int news, int entrants_fd):
         self.checkpoints = Checkpoints(path)
         self.ends = EndSlots(path, self.checkpoints.ends_before)
         self.shared = made[LogFolder]()
         self.shared.refs = 1
         self.shared.news = news
         self.shared.ends = self.ends.chunks
+        self.shared.entrants_fd = entrants_fd
+        pthread_mutex_init(&self.shared.entrants_lock, NULL)
 
     def __dealloc__(self):
+        cdef vector[Partition*] entrants
+        cdef size_t i
         # Partitions that outlive the LogManager must not write to a descriptor that is another's by then.
         self.shared.news = -1
-        folder_release(self.shared)
+        self.shared.entrants_fd = -1
+        with nogil:
+            folder_take_entrants(self.shared, entrants)
+            for i in range(entrants.size()):
+                partition_release(entrants[i])
+            folder_release(self.shared)
 
     cdef object forget(self, tuple key):
         self.checkpoints.drop(key)
@@ -97,7 +107,7 @@ cdef object raise_os(int number, object what):
 
 cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
     atomic_store64(&p.log.log_start, offset)
-    raise_last_stable_offset(p)
+    keep_above_log_start(p)
     if cut_epochs(p):
         write_epochs(p, False)
 
@@ -250,9 +260,11 @@ cdef class LogTable(LogSetOwner):
         self.rebuilt_indexes = 0
         self.damaged_segments = 0
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.entrants_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
         close(self.news_fd)
+        close(self.entrants_fd)
 
     @property
     def walked_bytes(self):
@@ -283,7 +295,7 @@ cdef class LogTable(LogSetOwner):
             with self.loading:
                 found = self.folders.get(path)
                 if found is None:
-                    found = Folder(path, self.news_fd)
+                    found = Folder(path, self.news_fd, self.entrants_fd)
                     with self.lock:
                         self.folders[path] = found
         return <Folder>found
@@ -384,6 +396,12 @@ cdef class LogTable(LogSetOwner):
         bint new=True, bint power_cut=False
     ):
         """Open (or create) a partition's log and take the lead; see logtable.pyi."""
+        return self.open(topic, topic_id, partition, leader_epoch, folder, config, clean, new, power_cut, True)
+
+    cdef object open(
+        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean, bint new,
+        bint power_cut, bint leads
+    ):
         cdef LeaderEntry led, before
         cdef PartitionLog* p
         cdef LogConfig parsed
@@ -405,7 +423,7 @@ cdef class LogTable(LogSetOwner):
             else:
                 self.opening.add(key)
         if led is not None:
-            return self._raise_led_epoch(led, leader_epoch)
+            return self._raise_led_epoch(led, leader_epoch)     # of a replica that is open nothing changes
         try:
             path = os.path.join(folder, f"{topic}-{partition}")
             led = _new_led(self, key, topic_id)
@@ -437,6 +455,8 @@ cdef class LogTable(LogSetOwner):
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
             p.log.power_cut = power_cut
+            if not leads:
+                p.role = ROLE_FENCED
             # A log that was compacted before its topic's cleanup.policy was changed has holes, too; one that the
             # checkpoints don't know (another broker's, or another folder's) may have been.
             p.log.dense = known.first_dirty < 0 and (
@@ -521,7 +541,7 @@ cdef class LogTable(LogSetOwner):
                 p.unchecked_start = log_start
                 # The epochs stay as the batches say them: the next start doesn't know better, either.
                 atomic_store64(&p.log.log_start, log_start)
-                raise_last_stable_offset(p)
+                keep_above_log_start(p)
                 pthread_mutex_unlock(&p.lock)
 
     cdef object say(self, LeaderEntry led):

@@ -1,10 +1,13 @@
 """Finding partitions, holding them, waiting for their ends; see partition.pxd."""
 
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int16_t, int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
+from penstock.pyx.errorcodes cimport (
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
+)
 from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, memset, pthread_mutex_destroy,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
@@ -402,14 +405,36 @@ cdef bint partition_watch(Partition* partition, int reactor, int8_t isolation, i
     cdef PartitionLog* p = log_of(partition)
     cdef bint moved
     pthread_mutex_lock(&p.lock)
-    moved = p.stopped or is_offline(p) or end_of(p, isolation) > known_end
+    moved = p.stopped or p.role != ROLE_LEADER or is_offline(p) or end_of(p, isolation) > known_end
     if not moved:
         if isolation == ISOLATION_COMMITTED:
             p.waiting_stable |= <uint64_t>1 << reactor
+        elif isolation == ISOLATION_UNCOMMITTED:
+            p.waiting_high |= <uint64_t>1 << reactor
         else:
-            p.waiting_end |= <uint64_t>1 << reactor
+            p.waiting_log_end |= <uint64_t>1 << reactor
     pthread_mutex_unlock(&p.lock)
     return moved
+
+
+cdef int16_t partition_committed(
+    Partition* partition, int reactor, int64_t needed, int32_t leader_epoch, bint last
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef int16_t answer = COMMITTED_NOT_YET
+    pthread_mutex_lock(&p.lock)
+    if p.stopped or p.role != ROLE_LEADER or p.leads_since > leader_epoch:
+        answer = NOT_LEADER_OR_FOLLOWER
+    elif p.high_watermark >= needed:
+        answer = 0
+    elif is_offline(p):
+        answer = NOT_LEADER_OR_FOLLOWER
+    elif last:
+        answer = REQUEST_TIMED_OUT if p.isr_n >= p.enough else NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    elif reactor != NO_REACTOR:
+        p.waiting_high |= <uint64_t>1 << reactor
+    pthread_mutex_unlock(&p.lock)
+    return answer
 
 
 cdef void partition_offsets(

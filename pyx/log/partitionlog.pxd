@@ -13,8 +13,8 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.pyx.linux.posix cimport (
-    ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock,
-    pthread_mutex_t, pthread_mutex_unlock,
+    ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, atomic_swap32, eventfd_write,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from penstock.pyx.log.endslots cimport EndChunks, EndSlot, release_chunks
 from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
@@ -22,8 +22,8 @@ from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.logstate cimport NOTE_GONE, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
-from penstock.pyx.log.producerstate cimport producers_first_open
-from penstock.pyx.log.role cimport Mark
+from penstock.pyx.log.producerstate cimport EndedTxn, producers_first_open
+from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER, Mark
 from penstock.pyx.log.segment cimport DeletedFile, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
@@ -43,6 +43,9 @@ cdef struct LogFolder:
     int32_t doubted                    # atomic: a network thread waits for the proof of a segment
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
     EndChunks* ends                    # the slots of its logs
+    pthread_mutex_t entrants_lock      # what follows
+    vector[Partition*] entrants        # with a replica that may enter the ISR; a reference to each
+    int entrants_fd                    # eventfd of the control plane, written when one is added; -1 = none
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
     if folder.news >= 0:
@@ -57,6 +60,12 @@ cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
     if atomic_load32(&folder.space) == FOLDER_HAS_SPACE:
         atomic_store32(&folder.space, FOLDER_FULL)
         folder_tell(folder)
+
+# All of them; the caller releases their references.
+cdef inline void folder_take_entrants(LogFolder* folder, vector[Partition*]& out) noexcept nogil:
+    pthread_mutex_lock(&folder.entrants_lock)
+    out.swap(folder.entrants)
+    pthread_mutex_unlock(&folder.entrants_lock)
 
 cdef inline void folder_release(LogFolder* folder) noexcept nogil:
     if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
@@ -97,17 +106,21 @@ cdef struct PartitionLog:
     int32_t unclean_epoch              # the newest that an unclean election began; NO_EPOCH
     int32_t isr_n                      # members of the ISR
     int32_t enough                     # how many it needs before the high watermark moves
-    int64_t epoch_start                # the log end when it took the lead
+    int64_t epoch_start                # atomic: the log end when it took the lead
     vector[Mark] marks                 # of the other replicas, while it leads
+    int32_t entrant                    # atomic: it is among the `entrants` of its folder
     int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing
     int64_t high_watermark             # atomic, as is last_stable; set under the lock
     int64_t last_stable
-    uint64_t waiting_end               # reactors that wait for the high watermark or log end
+    vector[EndedTxn] ended             # whose marker isn't below the high watermark, in the order of markers
+    uint64_t waiting_high              # reactors that wait for the high watermark
+    uint64_t waiting_log_end           # reactors that wait for the log end: followers fetch from them
     uint64_t waiting_stable            # reactors that wait for the last stable offset
     int32_t stopped                    # atomic, as `offline`: set under the lock, but read without it, too
     int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
+    bint owes_flush                    # flush.messages has asked for a flush: nothing more is shown before it
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
     bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
     bint changed                       # since it was opened
@@ -130,11 +143,18 @@ cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
     pthread_mutex_lock(&p.cleaning)
     pthread_mutex_unlock(&p.cleaning)
 
-# Under the lock: all network threads with a fetch that waits for anything.
+# Under the lock: all network threads with a request that waits for anything.
 cdef inline uint64_t take_all_waiting(PartitionLog* p) noexcept nogil:
-    cdef uint64_t reactors = p.waiting_end | p.waiting_stable
-    p.waiting_end = 0
+    cdef uint64_t reactors = p.waiting_high | p.waiting_log_end | p.waiting_stable
+    p.waiting_high = 0
+    p.waiting_log_end = 0
     p.waiting_stable = 0
+    return reactors
+
+# Under the lock, after the log end has moved.
+cdef inline uint64_t take_waiting_log_end(PartitionLog* p) noexcept nogil:
+    cdef uint64_t reactors = p.waiting_log_end
+    p.waiting_log_end = 0
     return reactors
 
 cdef inline int64_t end_of(const PartitionLog* p, int8_t isolation) noexcept nogil:
@@ -168,33 +188,97 @@ cdef inline bint cut_epochs(PartitionLog* p) noexcept nogil:
     pthread_mutex_unlock(&p.seldom)
     return changed
 
-# Under the lock: the last stable offset is never below the log start.
-cdef inline void raise_last_stable_offset(PartitionLog* p) noexcept nogil:
+# Under the lock. Whoever doesn't open or cut the log calls raise_high_watermark, or advance_high_watermark.
+cdef inline void put_high_watermark(PartitionLog* p, int64_t end) noexcept nogil:
+    atomic_store64(&p.high_watermark, end)
+
+# Under the lock: high watermark and last stable offset are never below the log start.
+cdef inline void keep_above_log_start(PartitionLog* p) noexcept nogil:
+    if p.high_watermark < p.log.log_start:
+        put_high_watermark(p, p.log.log_start)
     atomic_store64(&p.last_stable, max(p.last_stable, p.log.log_start))
 
 # Under the lock, when flush.messages has to be believed: whether an append that ends here waits for the disk.
 cdef inline bint is_flush_due(const PartitionLog* p) noexcept nogil:
     return p.log.log_end - p.log_end_flushed >= p.config.flush_messages
 
-# Under the lock: the first offset of the transactions that are open where the log ends, or that end.
-cdef inline int64_t stable_end(const PartitionLog* p) noexcept nogil:
-    return producers_first_open(&p.log.producers, p.log.log_end)
+# Under the lock, or by whoever has `seldom`: the leader epoch of the last batch; NO_EPOCH: the log is empty. An epoch
+# that has no batch yet begins at the log end.
+cdef inline int32_t last_batch_epoch(const PartitionLog* p) noexcept nogil:
+    cdef size_t i = p.log.epochs.entries.size()
+    while i > 0 and p.log.epochs.entries[i - 1].start_offset >= p.log.log_end:
+        i -= 1
+    return p.log.epochs.entries[i - 1].epoch if i > 0 else NO_EPOCH
 
-# Under the lock; nothing else moves it. A partition has one replica: all that is in its log is committed, but where
-# flush.messages says that an append waits for the disk nobody reads it before. `stable` is the stable_end of when the
-# log ended at `end`: a marker that was appended since ends no transaction yet. Gives the network threads to be woken.
-cdef inline uint64_t advance_high_watermark(PartitionLog* p, int64_t end, int64_t stable) noexcept nogil:
+# Under the lock: how far this broker's own copy may be shown. Where flush.messages says that an append waits for the
+# disk nobody reads it before.
+cdef inline int64_t own_end(const PartitionLog* p) noexcept nogil:
+    return p.log_end_flushed if p.owes_flush else p.log.log_end
+
+# Whether a member of the ISR holds the high watermark back, wherever it says that it is: its fetches aren't of the
+# registration that the controller has named.
+cdef inline bint has_to_wait_for(const Mark* mark) noexcept nogil:
+    return mark.in_isr and (mark.named_epoch == NO_EPOCH or mark.broker_epoch != mark.named_epoch)
+
+# Under the lock: the least log end of all that are in sync, or may be by now (MAX, broker/cluster/leader.py).
+cdef inline int64_t committed_end(const PartitionLog* p) noexcept nogil:
+    cdef int64_t least = own_end(p)
+    cdef size_t i
+    for i in range(p.marks.size()):
+        if p.marks[i].in_max:
+            least = min(least, <int64_t>0 if has_to_wait_for(&p.marks[i]) else p.marks[i].end)
+    return least
+
+# Under the lock: the first offset of the transactions that are open, or whose marker isn't below the high watermark;
+# else that.
+cdef inline int64_t stable_end(const PartitionLog* p) noexcept nogil:
+    cdef int64_t stable = producers_first_open(&p.log.producers, p.high_watermark)
+    cdef size_t i
+    for i in range(p.ended.size()):
+        stable = min(stable, p.ended[i].first_offset)
+    return stable
+
+# Under the lock; nothing else moves it: whoever knows that all below `end` is committed. A transaction ends once the
+# high watermark is past its marker, as the marker may be lost with its leader before. Gives the network threads to be
+# woken.
+cdef inline uint64_t raise_high_watermark(PartitionLog* p, int64_t end) noexcept nogil:
     cdef uint64_t wake = 0
+    cdef size_t settled = 0
+    cdef int64_t stable
     if end > p.high_watermark:
-        atomic_store64(&p.high_watermark, end)
-        wake = p.waiting_end
-        p.waiting_end = 0
-    if stable > p.last_stable:
-        atomic_store64(&p.last_stable, stable)
-        wake |= p.waiting_stable
-        p.waiting_stable = 0
-    raise_last_stable_offset(p)
+        put_high_watermark(p, end)
+        wake = p.waiting_high
+        p.waiting_high = 0
+        while settled < p.ended.size() and p.ended[settled].last_offset < end:
+            settled += 1
+        if settled > 0:
+            p.ended.erase(p.ended.begin(), p.ended.begin() + settled)
+        stable = stable_end(p)
+        if stable > p.last_stable:
+            atomic_store64(&p.last_stable, stable)
+            wake |= p.waiting_stable
+            p.waiting_stable = 0
+    keep_above_log_start(p)
     return wake
+
+# Under the lock, after an append, a flush, another replica's fetch, a change of role or members: a leader's high
+# watermark is where all that are in sync have come to. It stands still while they are too few, as a replica that has
+# left may be elected, too, and isn't waited for (strict min ISR). A partition of one replica has no marks.
+cdef inline uint64_t advance_high_watermark(PartitionLog* p) noexcept nogil:
+    if p.role != ROLE_LEADER or p.isr_n < p.enough:
+        return 0
+    return raise_high_watermark(p, committed_end(p))
+
+# A replica outside of the ISR has all that it needs to enter: the control plane hears of it.
+cdef inline void tell_entrant(PartitionLog* p) noexcept nogil:
+    if p.folder == NULL or atomic_swap32(&p.entrant, 1) != 0:
+        return
+    atomic_add32(&p.refs, 1)
+    pthread_mutex_lock(&p.folder.entrants_lock)
+    p.folder.entrants.push_back(<Partition*>p)
+    pthread_mutex_unlock(&p.folder.entrants_lock)
+    if p.folder.entrants_fd >= 0:
+        eventfd_write(p.folder.entrants_fd, 1)
 
 # Under the lock: a segment has to be proved (proof.pxd) before it can serve. Whoever can't do that answers
 # NOT_LEADER_OR_FOLLOWER, which clients try again.

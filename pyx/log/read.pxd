@@ -4,6 +4,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.partition cimport Partition
+from penstock.pyx.log.role cimport ReplicaFetch
 
 cdef enum:
     READ_COLD = -32768                 # no error of Kafka's
@@ -34,8 +35,8 @@ cdef struct AbortedTxn:
 # end. It starts with the batch that holds `offset` (so records below it may come first) and may end inside a batch when
 # max_bytes cuts it; whole_first_batch: the first batch is whole even if larger than max_bytes.
 # 0 with length 0 at the end; OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE: index files are wrong and no proof is possible;
-# NOT_LEADER_OR_FOLLOWER: stopped, or a segment is `doubted` (proof.pxd); KAFKA_STORAGE_ERROR: offline. The offsets in
-# `out` are filled always.
+# NOT_LEADER_OR_FOLLOWER: stopped, or another broker leads and it isn't ISOLATION_LOG_END, or a segment is `doubted`
+# (proof.pxd); KAFKA_STORAGE_ERROR: offline. The offsets in `out` are filled always.
 cdef int16_t partition_read(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil
@@ -43,6 +44,11 @@ cdef int16_t partition_read(
 # before the next try (and released as any other).
 cdef int16_t partition_read_cached(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil
+# Either of them for another replica, from its `fetch.offset` up to the log end; its errors are those of
+# replica_fetched, too. A log that has diverged is 0 with length 0.
+cdef int16_t partition_read_replica(
+    Partition* p, ReplicaFetch* fetch, int32_t max_bytes, bint whole_first_batch, bint cached, ReadResult* out
 ) noexcept nogil
 # The control plane is to find out which formats the segment of a range has, unless it is known.
 cdef void partition_ask_formats(Partition* p, const ReadResult* result) noexcept nogil

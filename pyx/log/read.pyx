@@ -9,8 +9,10 @@ from penstock.pyx.linux.posix cimport atomic_store32, pthread_mutex_lock, pthrea
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, LogState, note
-from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, wake_reactors
+from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_LOG_END, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
+from penstock.pyx.log.replicas cimport replica_fetched
+from penstock.pyx.log.role cimport ROLE_LEADER, ReplicaFetch
 from penstock.pyx.log.segment cimport (
     FORMATS_UNKNOWN, WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound,
     segment_expected, segment_find, segment_find_time, segment_open, segment_release, segment_retain,
@@ -125,25 +127,34 @@ cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) 
 cdef int16_t partition_read(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil:
-    return _read(partition, offset, max_bytes, whole_first_batch, isolation, False, out)
+    return _read(partition, offset, max_bytes, whole_first_batch, isolation, False, NULL, out)
 
 
 cdef int16_t partition_read_cached(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil:
-    return _read(partition, offset, max_bytes, whole_first_batch, isolation, True, out)
+    return _read(partition, offset, max_bytes, whole_first_batch, isolation, True, NULL, out)
+
+
+cdef int16_t partition_read_replica(
+    Partition* partition, ReplicaFetch* fetch, int32_t max_bytes, bint whole_first_batch, bint cached, ReadResult* out
+) noexcept nogil:
+    return _read(partition, fetch.offset, max_bytes, whole_first_batch, ISOLATION_LOG_END, cached, fetch, out)
 
 
 cdef int16_t _read(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, bint cached,
-    ReadResult* out
+    ReplicaFetch* fetch, ReadResult* out
 ) noexcept nogil:
+    """`fetch`: another replica's, or NULL. It is heard in the same moment in which the bounds of the read are taken."""
     cdef PartitionLog* p = log_of(partition)
     cdef Reach reach
     cdef BatchHeader header
     cdef int64_t position = 0
+    cdef uint64_t wake = 0
     cdef int result
     cdef int16_t error
+    cdef bint heard = fetch == NULL, diverged = False
     out.fd = -1
     out.position = 0
     out.length = 0
@@ -156,21 +167,28 @@ cdef int16_t _read(
     while True:
         error = 0
         pthread_mutex_lock(&p.lock)
+        if p.stopped or (p.role != ROLE_LEADER and isolation != ISOLATION_LOG_END):
+            error = NOT_LEADER_OR_FOLLOWER
+        elif is_offline(p):
+            error = KAFKA_STORAGE_ERROR
+        elif not heard:
+            error = replica_fetched(p, fetch, &wake)
+            diverged = fetch.diverged
+            heard = True
+        if error == 0 and not diverged and not p.log.log_start <= offset <= p.log.log_end:
+            error = OFFSET_OUT_OF_RANGE
         out.high_watermark = p.high_watermark
         out.last_stable_offset = p.last_stable
         out.log_start_offset = p.log.log_start
         out.log_end_offset = p.log.log_end
-        if p.stopped:
-            error = NOT_LEADER_OR_FOLLOWER
-        elif is_offline(p):
-            error = KAFKA_STORAGE_ERROR
-        elif offset < p.log.log_start or offset > p.log.log_end:
-            error = OFFSET_OUT_OF_RANGE
-        if error != 0 or offset >= end_of(p, isolation) or (max_bytes <= 0 and not whole_first_batch):
+        if error != 0 or diverged or offset >= end_of(p, isolation) or (max_bytes <= 0 and not whole_first_batch):
             pthread_mutex_unlock(&p.lock)
+            wake_reactors(partition, wake)
             return error
         _reach(p, offset, isolation, &reach)
         pthread_mutex_unlock(&p.lock)
+        wake_reactors(partition, wake)
+        wake = 0
         result = _locate(&reach, offset, cached, &header, &position)
         if result == WALK_BATCH:
             break

@@ -1,7 +1,7 @@
 """What this broker does for a partition that it holds, and how far the others have fetched from it.
 
-`broker/cluster/replica.py` and `leader.py` say when a role changes and what each mark means; this is what the data plane keeps
-of it. On a broker without a cluster each log has ROLE_LEADER and no marks.
+`broker/cluster/replica.py` and `leader.py` say when a role changes and what each mark means; this is what the data
+plane keeps of it. On a broker without a cluster each log has ROLE_LEADER and no marks.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -28,3 +28,18 @@ cdef struct Mark:
     int64_t caught_up_ms               # when it last had all that there was
     int64_t fetched_ms
     int64_t end_at_fetch               # the leader's log end at that fetch
+
+# What the fetch of another replica says of one partition.
+cdef struct ReplicaFetch:
+    int32_t replica
+    int64_t broker_epoch
+    int32_t leader_epoch
+    int64_t offset                     # all below is in its log
+    int32_t last_epoch                 # of its last batch; NO_EPOCH: its log is empty
+    int64_t log_start
+    int64_t now_ms                     # when the fetch came
+    bint moves                         # its first try: one that has waited says nothing new
+    # The answer:
+    bint diverged                      # its log isn't a part of this one
+    int32_t diverging_epoch
+    int64_t diverging_end

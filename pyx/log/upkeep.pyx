@@ -12,7 +12,7 @@ from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, advance_high_watermark, cut_epochs, doubt_segment, fail_log, folder_ran_full, folder_tell,
-    is_flush_due, is_offline, raise_last_stable_offset, stable_end, take_config, write_epochs,
+    is_flush_due, is_offline, keep_above_log_start, take_config, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
@@ -184,7 +184,7 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept no
     pthread_mutex_unlock(&p.seldom)
     if p.log.log_start < p.log.segments.front().base_offset:
         atomic_store64(&p.log.log_start, p.log.segments.front().base_offset)
-        raise_last_stable_offset(p)
+        keep_above_log_start(p)
     return result
 
 
@@ -199,7 +199,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     that shows only a moment after a segment was sealed, so the flush of each waits as long. 0 or errno."""
     cdef vector[Segment*] wanted
     cdef size_t i, expired, last
-    cdef int64_t end, stable, believed, due_ms
+    cdef int64_t end, believed, due_ms
     cdef int result = 0
     cdef uint64_t wake = 0
     cdef bint fatal = False, deferred
@@ -222,7 +222,6 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
     end = p.log.log_end if all else believed
-    stable = stable_end(p)
     # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
     # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
     if end > believed:
@@ -249,7 +248,8 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
         if all:
             p.flushed_ms = now_ms
             atomic_store64(&p.log_end_flushed, end)
-            wake = advance_high_watermark(p, end, stable)
+            p.owes_flush = p.owes_flush and p.log.log_end > end
+            wake = advance_high_watermark(p)
     elif fatal or not is_passing(result):
         # The kernel has dropped what it couldn't write, and would report the next fsync as done: never try again.
         wake = fail_log(p, result)

@@ -1,0 +1,254 @@
+"""Roles and replicas for the control plane; see replicatable.pyi."""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libcpp.vector cimport vector
+from typing import NamedTuple
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.linux.posix cimport (
+    atomic_load32, atomic_load64, atomic_store32, monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable
+from penstock.pyx.log.partition cimport (
+    COMMITTED_NOT_YET, NO_REACTOR, Partition, partition_committed, partition_index, partition_release, partition_topic,
+    wake_reactors,
+)
+from penstock.pyx.log.partitionlog cimport PartitionLog, folder_take_entrants, last_batch_epoch, log_of
+from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, lead_log, replica_fetched
+from penstock.pyx.log.role cimport (
+    NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, Mark, ReplicaFetch,
+)
+
+
+class Replica(NamedTuple):
+    """A replica, as the leader is told of it; see replicatable.pyi."""
+
+    broker: int
+    in_isr: bool
+    in_max: bool
+    named_epoch: int
+
+
+class ReplicaState(NamedTuple):
+    """What a replica is and has; see replicatable.pyi."""
+
+    role: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    leads_since: int
+    log_start: int
+    high_watermark: int
+    log_end: int
+    last_epoch: int
+    epoch_start: int
+
+
+class MarkState(NamedTuple):
+    """How far a replica has fetched; see replicatable.pyi."""
+
+    broker: int
+    broker_epoch: int
+    end: int
+    caught_up_ms: int
+    fetched_ms: int
+    end_at_fetch: int
+
+
+class FetchOutcome(NamedTuple):
+    """What a replica's fetch is answered; see replicatable.pyi."""
+
+    error: int
+    high_watermark: int
+    log_end: int
+    diverging: tuple
+
+
+cdef dict _ROLES = {ROLE_LEADER: "leader", ROLE_FOLLOWER: "follower", ROLE_FENCED: "fenced", ROLE_OFFLINE: "offline"}
+
+
+cdef class ReplicaTable(LogTable):
+    """What the control plane tells of roles, and hears of replicas; see replicatable.pyi."""
+
+    def open_replica(
+        self, str topic, bytes topic_id, int partition, str folder, dict config, *, bint clean=False, bint new=True,
+        bint power_cut=False
+    ):
+        """Open (or create) a log that nobody leads; see replicatable.pyi."""
+        return self.open(topic, topic_id, partition, NO_EPOCH, folder, config, clean, new, power_cut, False)
+
+    def set_leader(
+        self, str topic, int partition, *, int64_t broker_epoch, int leader_epoch, int partition_epoch, list replicas,
+        int enough, int64_t now_ms=-1
+    ):
+        """Lead a partition, or hear of its members; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef RoleTerms terms
+        cdef vector[Mark] members
+        cdef Mark mark
+        cdef bint taken
+        terms.broker_epoch = broker_epoch
+        terms.leader = NO_BROKER
+        terms.leader_epoch = leader_epoch
+        terms.partition_epoch = partition_epoch
+        terms.unclean_epoch = NO_EPOCH
+        terms.enough = enough
+        for broker, in_isr, in_max, named_epoch in replicas:
+            mark.broker = broker
+            mark.in_isr = in_isr
+            mark.in_max = in_max
+            mark.named_epoch = named_epoch
+            members.push_back(mark)
+        if now_ms < 0:
+            now_ms = monotonic_ns() // 1_000_000
+        with nogil:
+            taken = lead_log(led.partition, &terms, members, now_ms)
+        return bool(taken)
+
+    def set_follower(
+        self, str topic, int partition, *, int64_t broker_epoch, int leader, int leader_epoch, int partition_epoch,
+        int unclean_epoch
+    ):
+        """Follow a leader, or wait for one; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef RoleTerms terms
+        cdef bint taken
+        terms.broker_epoch = broker_epoch
+        terms.leader = leader
+        terms.leader_epoch = leader_epoch
+        terms.partition_epoch = partition_epoch
+        terms.unclean_epoch = unclean_epoch
+        terms.enough = 0
+        with nogil:
+            taken = follow_log(led.partition, &terms)
+        return bool(taken)
+
+    def fence(self, str topic, int partition):
+        """Lead a partition no longer; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        with nogil:
+            fence_log(led.partition)
+
+    def fence_all(self):
+        """Lead nothing any more; see replicatable.pyi."""
+        cdef LeaderEntry led
+        cdef bint fenced
+        found = []
+        with self.lock:
+            every = list(self.led.values())
+        for led in every:
+            with nogil:
+                fenced = fence_log(led.partition)
+            if fenced:
+                found.append(led.key)
+        return found
+
+    def replica_state(self, str topic, int partition):
+        """What a replica is and has; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int32_t role, leader, leader_epoch, partition_epoch, leads_since, last_epoch
+        cdef int64_t log_start, high_watermark, log_end, epoch_start
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            role = p.role
+            leader = p.leader_id
+            leader_epoch = p.leader_epoch
+            partition_epoch = p.partition_epoch
+            leads_since = p.leads_since
+            log_start = p.log.log_start
+            high_watermark = p.high_watermark
+            log_end = p.log.log_end
+            last_epoch = last_batch_epoch(p)
+            epoch_start = p.epoch_start
+            pthread_mutex_unlock(&p.lock)
+        return ReplicaState(
+            _ROLES[role], leader, leader_epoch, partition_epoch, leads_since, log_start, high_watermark, log_end,
+            last_epoch, epoch_start,
+        )
+
+    def marks(self, str topic, int partition):
+        """How far the other replicas have fetched; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef vector[Mark] marks
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            marks = p.marks
+            pthread_mutex_unlock(&p.lock)
+        return [
+            MarkState(
+                marks[i].broker, marks[i].broker_epoch, marks[i].end, marks[i].caught_up_ms, marks[i].fetched_ms,
+                marks[i].end_at_fetch,
+            )
+            for i in range(marks.size())
+        ]
+
+    def take_entrants(self):
+        """Partitions in which a replica may enter the ISR; see replicatable.pyi."""
+        cdef Folder folder
+        cdef vector[Partition*] entrants
+        cdef const char* name
+        cdef size_t i, n
+        found = []
+        with self.lock:
+            folders = list(self.folders.values())
+        for folder in folders:
+            entrants.clear()
+            with nogil:
+                folder_take_entrants(folder.shared, entrants)
+            for i in range(entrants.size()):
+                atomic_store32(&log_of(entrants[i]).entrant, 0)
+                name = partition_topic(entrants[i], &n)
+                found.append((name[:n].decode(), partition_index(entrants[i])))
+                with nogil:
+                    partition_release(entrants[i])
+        return found
+
+    def check_leads(self, str topic, int partition, bint latest=False):
+        """Refuse what only a leader answers; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        # Without the lock: the loop asks. A lead that begins sets its start before its role.
+        if atomic_load32(&p.role) != ROLE_LEADER:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
+        if latest and atomic_load64(&p.high_watermark) < atomic_load64(&p.epoch_start):
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{partition} has a leader that is new")
+
+    def committed(self, str topic, int partition, int64_t needed, int leader_epoch, bint last=False):
+        """Whether records are in all in-sync replicas; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef int16_t answer
+        with nogil:
+            answer = partition_committed(led.partition, NO_REACTOR, needed, leader_epoch, last)
+        return None if answer == COMMITTED_NOT_YET else answer
+
+    def replica_fetched(
+        self, str topic, int partition, *, int replica, int64_t broker_epoch, int leader_epoch, int64_t offset,
+        int last_epoch, int64_t now_ms, int64_t log_start=0, bint moves=True
+    ):
+        """What a network thread does with a replica's fetch; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef ReplicaFetch fetch
+        cdef uint64_t wake = 0
+        cdef int16_t error
+        cdef int64_t high_watermark, log_end
+        fetch.replica = replica
+        fetch.broker_epoch = broker_epoch
+        fetch.leader_epoch = leader_epoch
+        fetch.offset = offset
+        fetch.last_epoch = last_epoch
+        fetch.log_start = log_start
+        fetch.now_ms = now_ms
+        fetch.moves = moves
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            error = replica_fetched(p, &fetch, &wake)
+            high_watermark = p.high_watermark
+            log_end = p.log.log_end
+            pthread_mutex_unlock(&p.lock)
+            wake_reactors(led.partition, wake)
+        diverging = (fetch.diverging_epoch, fetch.diverging_end) if fetch.diverged else None
+        return FetchOutcome(error, high_watermark, log_end, diverging)
