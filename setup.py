@@ -60,6 +60,7 @@ MODULES: dict[str, list[str]] = {
     "log.logmanager": [],
     "net.workers": [],
     "net.coldreader": [],
+    "request.acks": [],
     "request.producerequest": [],
     "request.verification": [],
     "request.produce": [],

@@ -43,7 +43,7 @@ from penstock.broker.servicetime import ServiceTime
 from penstock.broker.store.base import StoreError
 from penstock.broker.turns import ClientGoneError, TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.net.border import Request, UnverifiedBatch
+from penstock.pyx.net.border import ProduceAnswer, Request, UnverifiedBatch
 from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, decode_response, encode_response
 from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -175,7 +175,7 @@ class Answers(Protocol):
         """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked, or it is held."""
         ...
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> tuple[bytes, int] | None:
+    def append_produce(self, request: Request, refused: dict[int, int]) -> ProduceAnswer | None:
         """Append a produce but for what is refused; the answer, None if its connection is being closed."""
         ...
 
@@ -183,7 +183,7 @@ class Answers(Protocol):
         """Wait for the disk for what was appended (flush.messages)."""
         ...
 
-    def answer_produce(self, request: Request, answer: tuple[bytes, int], begun_ns: int = ..., local_ns: int = ...) -> None:
+    def answer_produce(self, request: Request, answer: ProduceAnswer, begun_ns: int = ..., local_ns: int = ...) -> None:
         """Send the answer; times as in `answer`."""
         ...
 

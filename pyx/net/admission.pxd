@@ -35,6 +35,7 @@ cdef struct Listener:
     int32_t connections_max
     int32_t connections               # atomic
     bint kept_open
+    bint between_brokers              # replica ids are believed
     Rate rate
 
 cdef struct Admission:

@@ -26,6 +26,7 @@ cdef Admission* admission_new() noexcept nogil:
         a.listeners[i].connections_max = INT32_MAX
         a.listeners[i].connections = 0
         a.listeners[i].kept_open = False
+        a.listeners[i].between_brokers = False
         a.listeners[i].rate.per_second = 0
     return a
 

@@ -91,6 +91,9 @@ class UnverifiedBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
 
+class ProduceAnswer:
+    """The answer to a produce, and what it has to wait for."""
+
 class DataPlane:
     """The network threads and their listening sockets.
 
@@ -157,13 +160,15 @@ class DataPlane:
         max_connections: int = 2**31 - 1,
         rate: int = 0,
         kept_open: bool = False,
+        between_brokers: bool = False,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         congestion: str = "",
     ) -> int:
         """Bind (port 0: any free one) and answer the real port. Connections are refused until `start`. Raises OSError.
 
-        max_connections, rate: the listener's own limits. kept_open: the whole broker's number doesn't stop it. Socket buffers
+        max_connections, rate: the listener's own limits. kept_open: the whole broker's number doesn't stop it.
+        between_brokers: a fetch that names a replica is that replica's; on other listeners it is a consumer's. Socket buffers
         are the system's for -1, and so is the congestion control for "".
         """
 
@@ -220,12 +225,13 @@ class DataPlane:
         """Whether a handed over produce names a partition that is held until its move is over (`LogManager.hold`)."""
 
     def serve_flushing(self, request: Request) -> bool:
-        """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
-        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first, it
-        is held, or it is malformed, so that `append_produce` gives no answer.
+        """Append a produce request, sync it and answer it, in the calling thread, without the GIL; where acks=all waits for
+        other replicas, a network thread answers once they have it. Slow. Its frame is written to. False, and nothing was
+        done: it begins a transaction, so its coordinator has to be asked first, it is held, or it is malformed, so that
+        `append_produce` gives no answer.
         """
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> tuple[bytes, int] | None:
+    def append_produce(self, request: Request, refused: dict[int, int]) -> ProduceAnswer | None:
         """Append a produce request; the answer for `answer_produce`, None: its connection is being closed. Its frame is
         written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
@@ -237,8 +243,9 @@ class DataPlane:
         """Sync the partitions with flush.messages of a produce that `append_produce` appended, without the GIL. Slow. Raises
         OSError."""
 
-    def answer_produce(self, request: Request, answer: tuple[bytes, int], begun_ns: int = 0, local_ns: int = 0) -> None:
-        """Send what `append_produce` gave. Times as in `answer`."""
+    def answer_produce(self, request: Request, answer: ProduceAnswer, begun_ns: int = 0, local_ns: int = 0) -> None:
+        """Send what `append_produce` gave, once the replicas that acks=all waits for have the records. Once; times as in
+        `answer`."""
 
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.

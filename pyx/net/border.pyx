@@ -49,6 +49,7 @@ from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CORRELATION_AT, Reader, RequestHead, Slice, Writer, read_head, read_string, reader_start, write_i32,
     write_raw, writer_free,
 )
+from penstock.pyx.request.acks cimport ProduceWait, acks_free
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult,
     ProduceTally, produce_held, produce_serve,
@@ -200,6 +201,18 @@ class Request(NamedTuple):
     handed_over: bool = False
 
 
+cdef class ProduceAnswer:
+    """What `append_produce` gives; see border.pyi."""
+
+    cdef Writer bytes
+    cdef ProduceWait* acks
+    cdef uint32_t topic
+
+    def __dealloc__(self):
+        free(self.bytes.p)
+        acks_free(self.acks)
+
+
 cdef class DataPlane:
     """The network threads; see border.pyi."""
 
@@ -300,7 +313,8 @@ cdef class DataPlane:
 
     def listen(
         self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
-        bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1, congestion: str = ""
+        bint kept_open=False, bint between_brokers=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1,
+        congestion: str = ""
     ) -> int:
         cdef Listener* limits = &self.plane.admission.listeners[len(self._listeners)]
         if self._started or self._stopped:
@@ -337,6 +351,7 @@ cdef class DataPlane:
         limits.connections_max = max_connections
         limits.rate.per_second = rate
         limits.kept_open = kept_open
+        limits.between_brokers = between_brokers
         return bound.getsockname()[1]
 
     def start(self) -> None:
@@ -425,7 +440,7 @@ cdef class DataPlane:
         if writer.failed:
             free(writer.p)
             raise MemoryError
-        token_answer(&self.plane, token, &writer, &service)
+        token_answer(&self.plane, token, &writer, NULL, &service)
 
     def name_software(self, uint64_t token, str name, str version) -> None:
         cdef bytes first = name.encode()[:SOFTWARE_BYTES]
@@ -527,8 +542,10 @@ cdef class DataPlane:
             held = produce_held(self.plane.logs, &head, body)
         return held
 
-    cdef ProduceResult serve_produce(self, request, const int16_t* verdicts, Writer* answer, uint32_t* topic):
-        """`produce_serve` of a request; counts what it appended. The caller frees the answer's bytes."""
+    cdef ProduceResult serve_produce(
+        self, request, const int16_t* verdicts, Writer* answer, ProduceWait** acks, uint32_t* topic
+    ):
+        """`produce_serve` of a request; counts what it appended. The caller frees the answer's bytes, and `acks`."""
         cdef bytes frame = request.frame
         cdef Sender sender
         cdef RequestHead head
@@ -537,13 +554,14 @@ cdef class DataPlane:
         cdef ProduceResult result
         memset(answer, 0, sizeof(Writer))
         memset(&tally, 0, sizeof(ProduceTally))
+        acks[0] = NULL
         topic[0] = 0
         sender.refusals = self.plane.refusals
         sender.connection = token_connection(request.token)
         if not _begin(frame, &head, &body):
             return PRODUCE_MALFORMED
         with nogil:
-            result = produce_serve(self.plane.logs, &sender, &head, body, answer, &tally, verdicts, topic)
+            result = produce_serve(self.plane.logs, &sender, &head, body, answer, acks, &tally, verdicts, topic)
         # With the GIL: the loop and the threads of flushing produces add.
         self.plane.produced.batches += tally.batches
         self.plane.produced.bytes += tally.bytes
@@ -553,15 +571,17 @@ cdef class DataPlane:
     def serve_flushing(self, request) -> bool:
         cdef Writer answer
         cdef Service service
+        cdef ProduceWait* acks
         cdef ProduceResult result
         memset(&service, 0, sizeof(Service))
         service.begun_ns = monotonic_ns()
         service.local_ns = INT64_MAX                  # all of it
-        result = self.serve_produce(request, NULL, &answer, &service.topic)
+        result = self.serve_produce(request, NULL, &answer, &acks, &service.topic)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-            token_answer(&self.plane, request.token, &answer, &service)
+            token_answer(&self.plane, request.token, &answer, acks, &service)
             return True
         free(answer.p)
+        acks_free(acks)
         if result == PRODUCE_HAND_OVER or result == PRODUCE_HELD:
             return False
         self.close_connection(request.token, *_why(result, request.frame))
@@ -572,8 +592,7 @@ cdef class DataPlane:
         cdef vector[int16_t] verdicts
         cdef RequestHead head
         cdef Reader body
-        cdef Writer answer
-        cdef uint32_t topic
+        cdef ProduceAnswer answer = ProduceAnswer()
         cdef int64_t partitions = -1
         cdef ProduceResult result
         if _begin(frame, &head, &body):
@@ -584,14 +603,11 @@ cdef class DataPlane:
             if not 0 <= place < partitions:
                 raise ValueError(f"the request has no partition {place}")
             verdicts[<size_t>place] = error
-        result = self.serve_produce(request, verdicts.data(), &answer, &topic)
-        try:
-            if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-                return PyBytes_FromStringAndSize(<char*>answer.p, <Py_ssize_t>answer.n), topic
-            self.close_connection(request.token, *_why(result, frame))
-            return None
-        finally:
-            free(answer.p)
+        result = self.serve_produce(request, verdicts.data(), &answer.bytes, &answer.acks, &answer.topic)
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            return answer
+        self.close_connection(request.token, *_why(result, frame))
+        return None
 
     def flush_produce(self, request) -> None:
         cdef bytes frame = request.frame
@@ -605,20 +621,15 @@ cdef class DataPlane:
         if result != 0:
             raise OSError(result, os.strerror(result))
 
-    def answer_produce(self, request, tuple answer not None, int64_t begun_ns=0, int64_t local_ns=0) -> None:
-        cdef bytes frame = answer[0]
-        cdef Writer writer
+    def answer_produce(self, request, ProduceAnswer answer not None, int64_t begun_ns=0, int64_t local_ns=0) -> None:
         cdef Service service
-        memset(&writer, 0, sizeof(Writer))
+        cdef ProduceWait* acks = answer.acks
         memset(&service, 0, sizeof(Service))
         service.begun_ns = begun_ns
         service.local_ns = local_ns
-        service.topic = answer[1]
-        write_raw(&writer, PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
-        if writer.failed:
-            free(writer.p)
-            raise MemoryError
-        token_answer(&self.plane, request.token, &writer, &service)
+        service.topic = answer.topic
+        answer.acks = NULL
+        token_answer(&self.plane, request.token, &answer.bytes, acks, &service)
 
     def counters(self) -> dict:
         cdef Counters total

@@ -28,6 +28,7 @@ from penstock.pyx.net.requesttimes cimport timings_free
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
+from penstock.pyx.request.acks cimport acks_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
 from penstock.pyx.request.refusals cimport refusals_forget
@@ -217,7 +218,10 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     while c.head != c.tail:
         slot = slot_at(c, c.head)
         if slot.fetch != NULL:
-            unpark(r.waits, slot.fetch)
+            unpark(r.waits, &slot.fetch.waiting)
+        if slot.acks != NULL:
+            unpark(r.waits, &slot.acks.waiting)
+            acks_free(slot.acks)
         if slot.work != NULL:
             atomic_store32(&slot.work.dropped, 1)      # it is freed when it comes back, its fetch with it
         else:

@@ -10,6 +10,7 @@ from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.workers cimport Work
 from penstock.pyx.record.frame cimport Writer
+from penstock.pyx.request.acks cimport ProduceWait
 
 cdef enum:
     REACTORS_MAX = 64                 # bits of a partition's wake mask
@@ -55,6 +56,7 @@ cdef struct Mail:
     Work* work
     Writer answer                     # with its size in front
     Service service                   # of MAIL_ANSWER
+    ProduceWait* acks                 # the same: what has to happen before it is sent; NULL: nothing
     size_t name_bytes                 # of MAIL_NAMES: the version is behind them
     char peer[PEER_BYTES]
     Mail* next
@@ -95,8 +97,10 @@ cdef void wake_others(Mailbox* box) noexcept nogil
 cdef void mail_post(Mailbox* box, Mail* mail) noexcept nogil      # takes the mail
 # Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.
 cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil
-# The same for MAIL_ANSWER; the service is done now.
-cdef bint token_answer(const void* plane, uint64_t token, Writer* answer, const Service* service) noexcept nogil
+# The same for MAIL_ANSWER; the service is done now. Takes `acks` (or NULL), too.
+cdef bint token_answer(
+    const void* plane, uint64_t token, Writer* answer, ProduceWait* acks, const Service* service
+) noexcept nogil
 # And for MAIL_NAMES.
 cdef bint token_name(const void* plane, uint64_t token, Writer* names, size_t name_bytes) noexcept nogil
 

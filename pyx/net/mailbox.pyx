@@ -12,6 +12,7 @@ from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.workers cimport Work, work_free
 from penstock.pyx.record.frame cimport Writer, writer_free
+from penstock.pyx.request.acks cimport ProduceWait, acks_free
 
 cdef extern from *:
     """
@@ -45,6 +46,7 @@ cdef void mailbox_clear(Mailbox* box) noexcept nogil:
         if mail.kind == MAIL_WORKED:
             work_free(mail.work)
         writer_free(&mail.answer)
+        acks_free(mail.acks)
         free(mail)
         mail = after
     for i in range(moved.n):
@@ -187,13 +189,19 @@ cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* a
     return _token_post(plane, token, &sketch, answer)
 
 
-cdef bint token_answer(const void* plane, uint64_t token, Writer* answer, const Service* service) noexcept nogil:
+cdef bint token_answer(
+    const void* plane, uint64_t token, Writer* answer, ProduceWait* acks, const Service* service
+) noexcept nogil:
     cdef Mail sketch
     memset(&sketch, 0, sizeof(Mail))
     sketch.kind = MAIL_ANSWER
     sketch.service = service[0]
     sketch.service.done_ns = monotonic_ns()
-    return _token_post(plane, token, &sketch, answer)
+    sketch.acks = acks
+    if not _token_post(plane, token, &sketch, answer):
+        acks_free(acks)
+        return False
+    return True
 
 
 cdef bint token_name(const void* plane, uint64_t token, Writer* names, size_t name_bytes) noexcept nogil:

@@ -15,9 +15,9 @@ from penstock.pyx.net.input cimport input_stall
 from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
-    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, STALL_HELD, TURN_BYTES,
-    Connection, Reactor, Slot, connection_fault, connection_finish, connection_is_ready, connection_ready, output_full,
-    reactor_clock, slot_at, turn_is_over,
+    SENDFILE_CHUNK_BYTES, SLOT_ACKS, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WARMING,
+    SLOT_WORKING, STALL_HELD, TURN_BYTES, Connection, Reactor, Slot, connection_fault, connection_finish,
+    connection_is_ready, connection_ready, output_full, reactor_clock, slot_at, turn_is_over,
 )
 from penstock.pyx.net.requests cimport give_to_worker
 from penstock.pyx.net.requesttimes cimport (
@@ -28,6 +28,7 @@ from penstock.pyx.net.transport cimport (
 )
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
+from penstock.pyx.request.acks cimport ProduceWait, acks_free, acks_settle
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_first_topic, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release
 from penstock.pyx.request.fetchread cimport (
@@ -227,7 +228,7 @@ cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchJob* job = slot.fetch
     cdef const FetchRange* cold = &job.ranges[job.cold]
     cdef ReaderJob wanted = _reader_job(r, c, &cold.read, cold.read.position, cold.read.length)
-    job.due = True
+    job.waiting.due = True
     if reader_submit(r.plane.readers, &wanted):
         slot.state = SLOT_WARMING
     else:
@@ -237,12 +238,12 @@ cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
 
 cdef Step _wait_longer(Reactor* r, FetchJob* job) noexcept nogil:
     if job.replaced:
-        unpark(r.waits, job)
+        unpark(r.waits, &job.waiting)
         job.replaced = False
-    if job.heap_index >= 0:                           # it waits already
+    if job.waiting.heap_index >= 0:                           # it waits already
         return STEP_WAIT
     r.counters.fetch_waits += 1
-    return STEP_WAIT if park(r.waits, job) else STEP_CLOSE
+    return STEP_WAIT if park(r.waits, &job.waiting) else STEP_CLOSE
 
 
 cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
@@ -250,7 +251,7 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef Timing* one = timing_at(&c.timings, 0)
     cdef FetchJob* job = slot.fetch
     cdef Step step
-    if not job.due:
+    if not job.waiting.due:
         return STEP_WAIT
     timing_pass(one, one.phase, r.clock_ns)
     one.phase = PHASE_LOCAL
@@ -261,25 +262,25 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
 
 cdef Step _try_fetch(Reactor* r, Connection* c, Slot* slot, Timing* one) noexcept nogil:
     cdef FetchJob* job = slot.fetch
-    cdef bint must_answer = r.now_ms >= job.deadline_ms or r.draining
+    cdef bint must_answer = r.now_ms >= job.waiting.deadline_ms or r.draining
     cdef FetchState state
     cdef int64_t n
     cdef bint made
     if not job.begun:
         fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
-    job.due = False
+    job.waiting.due = False
     state = fetch_try(job, r.id, must_answer)
     if state == FETCH_COLD:
         return _warm_range(r, c, slot)
     if state == FETCH_CONVERT:
-        unpark(r.waits, job)                          # it parks again if nothing comes of it
+        unpark(r.waits, &job.waiting)                          # it parks again if nothing comes of it
         return STEP_WAIT if give_to_worker(r, c, c.head, NULL, 0, job) == SERVED else STEP_CLOSE
     if state == FETCH_AGAIN:
-        job.due = True
+        job.waiting.due = True
         connection_ready(r, c)
         return STEP_WAIT
     if state == FETCH_HELD:
-        job.due = True
+        job.waiting.due = True
         one.phase = PHASE_QUEUE
         input_stall(r, c, STALL_HELD)
         return STEP_WAIT
@@ -289,7 +290,7 @@ cdef Step _try_fetch(Reactor* r, Connection* c, Slot* slot, Timing* one) noexcep
         return _wait_longer(r, job)
     if state == FETCH_FAILED:
         return STEP_CLOSE
-    unpark(r.waits, job)
+    unpark(r.waits, &job.waiting)
     made = job.wants_session and job.session == NULL
     n = fetch_answer(job, r.now_ms, &c.output, &c.pieces, &r.counters.fetch_errors)
     r.counters.fetch_sessions_made += made and job.session != NULL
@@ -301,13 +302,37 @@ cdef Step _try_fetch(Reactor* r, Connection* c, Slot* slot, Timing* one) noexcep
     return STEP_DONE
 
 
+cdef Step _settle_acks(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
+    """STEP_DONE: the slot's answer says what became of each partition."""
+    cdef ProduceWait* acks = slot.acks
+    cdef bint must_answer = r.now_ms >= acks.waiting.deadline_ms or r.draining
+    if not acks.waiting.due:
+        return STEP_WAIT
+    acks.waiting.due = False
+    if not acks_settle(acks, slot.answer.p, r.id, must_answer, &r.produced.errors):
+        if acks.waiting.heap_index >= 0 or park(r.waits, &acks.waiting):
+            return STEP_WAIT
+        return STEP_CLOSE
+    timing_pass(timing_at(&c.timings, 0), PHASE_WAITING, reactor_clock(r))
+    unpark(r.waits, &acks.waiting)
+    acks_free(acks)
+    slot.acks = NULL
+    slot.state = SLOT_DONE
+    return STEP_DONE
+
+
 cdef Step _answer_head(Reactor* r, Connection* c) noexcept nogil:
     """Moves the oldest slot's answer to the output, if it is there."""
     cdef Slot* slot = slot_at(c, c.head)
+    cdef Step step
     if slot.state == SLOT_CONTROL or slot.state == SLOT_WARMING or slot.state == SLOT_WORKING:
         return STEP_WAIT
     if slot.state == SLOT_FETCH:
         return _answer_fetch(r, c, slot)
+    if slot.state == SLOT_ACKS:
+        step = _settle_acks(r, c, slot)
+        if step != STEP_DONE:
+            return step
     if slot.state == SLOT_CLOSE:
         connection_finish(c)
         return STEP_DONE

@@ -6,6 +6,7 @@ life, and only that thread touches it.
     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
     fetch: a slot with a job, tried when all before it are answered
     a produce that takes long, records to be converted for a fetch: a slot, and a job for a worker thread
+    a produce with acks=all that other replicas don't have yet: a slot, whose answer waits for the high watermark
     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
   slots leave the ring in order -> output (bytes, and pieces of files between them) -> transport
 
@@ -32,6 +33,7 @@ from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.net.workers cimport Work, WorkerPool
 from penstock.pyx.record.frame cimport Writer
+from penstock.pyx.request.acks cimport ProduceWait
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
 from penstock.pyx.request.produce cimport ProduceGroup, ProduceTally
@@ -72,6 +74,7 @@ cdef enum SlotState:
     SLOT_WARMING = 3                  # it was: a reader thread reads a range that it needs in memory
     SLOT_CLOSE = 4                    # nothing after it is answered: the connection ends here
     SLOT_WORKING = 5                  # a worker has the request, or `fetch`, as `work`
+    SLOT_ACKS = 6                     # `answer` is whole but for errors: `acks` waits for other replicas
 
 # Whether a connection is there, and whether its requests are read: in this order, and from each one to CLOSED.
 cdef enum ConnectionState:
@@ -108,6 +111,7 @@ cdef struct Slot:
     bint handed_over                  # it is a produce: of those behind it none may overtake it
     Writer answer
     FetchJob* fetch
+    ProduceWait* acks
     Work* work
 
 # What a connection's last produce took.
@@ -216,7 +220,7 @@ cdef struct Reactor:
     int64_t turn_ends_ns              # the connection's that has its turn
     Connection* over_budget           # the one connection that may go beyond the broker's input memory
     int32_t stalled_count
-    Waits* waits                      # fetches that wait
+    Waits* waits                      # fetches and acks that wait
     uint8_t* scratch
     ProduceGroup* produces            # those that are served right now
     ProduceTally produced
@@ -263,6 +267,14 @@ cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil
 # The slot of a running number between head and tail.
 cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
     return &c.ring[number % SLOTS]
+
+
+# Its answer is whole; `acks` (or NULL), which it takes, says what has to happen before it is sent.
+cdef inline void slot_finish(Connection* c, Slot* slot, ProduceWait* acks) noexcept nogil:
+    slot.state = SLOT_DONE if acks == NULL else SLOT_ACKS
+    slot.acks = acks
+    if acks != NULL:
+        acks.waiting.connection = c
 
 
 # Something here is missing that the connection needs: its caller closes it.

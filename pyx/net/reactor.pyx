@@ -32,9 +32,9 @@ from penstock.pyx.net.mailbox cimport (
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INCOMING_LAST,
-    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_NS, SLOT_CONTROL, SLOT_DONE,
+    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_NS, SLOT_CONTROL,
     STALL_NONE, SWEEP_MS_MAX, TURN_NS, Connection, Reactor, ReadyList, Slot, connection_is_ready, connection_ready,
-    connection_refuse, output_full, output_left, reactor_clock, slot_at,
+    connection_refuse, output_full, output_left, reactor_clock, slot_at, slot_finish,
 )
 from penstock.pyx.net.requests cimport requests_resume, requests_worked
 from penstock.pyx.net.requesttimes cimport (
@@ -44,8 +44,9 @@ from penstock.pyx.net.requesttimes cimport (
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
-from penstock.pyx.request.fetch cimport FetchJob
+from penstock.pyx.request.acks cimport acks_free
 from penstock.pyx.request.sessions cimport sessions_unresolve_idle
+from penstock.pyx.request.waiting cimport Waiting
 
 cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
@@ -128,9 +129,10 @@ cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     if mail.kind == MAIL_CLOSE:
         connection_refuse(r, c, slot, mail.reason, <const char*>mail.answer.p)
     else:
-        slot.state = SLOT_DONE
         slot.answer = mail.answer
         memset(&mail.answer, 0, sizeof(Writer))
+        slot_finish(c, slot, mail.acks)
+        mail.acks = NULL
         _time_answer(timing_at(&c.timings, number - c.head), &mail.service)
     connection_ready(r, c)
 
@@ -159,17 +161,18 @@ cdef void _take_mail(Reactor* r) noexcept nogil:
         after = mail.next
         _on_mail(r, mail)
         writer_free(&mail.answer)
+        acks_free(mail.acks)
         free(mail)
         mail = after
 
 
-cdef void _retry(void* reactor, FetchJob* job) noexcept nogil:
-    job.due = True
-    connection_ready(<Reactor*>reactor, <Connection*>job.connection)
+cdef void _retry(void* reactor, Waiting* who) noexcept nogil:
+    who.due = True
+    connection_ready(<Reactor*>reactor, <Connection*>who.connection)
 
 
 cdef void _on_moved(Reactor* r) noexcept nogil:
-    """Looks at the fetches that wait for a partition which moved."""
+    """Looks at the requests that wait for a partition which moved."""
     cdef Moved moved = moved_take(&r.mailbox)
     cdef int32_t i
     for i in range(moved.n):
@@ -184,7 +187,7 @@ cdef void _on_moved(Reactor* r) noexcept nogil:
 
 
 cdef void _on_deadlines(Reactor* r) noexcept nogil:
-    """A job whose time is up leaves the heap and is answered in its connection's next turn."""
+    """A request whose time is up leaves the heap and is answered in its connection's next turn."""
     if r.waits.heap_n == 0 or r.waits.heap[0].deadline_ms > r.now_ms:
         return
     while r.waits.heap_n and r.waits.heap[0].deadline_ms <= r.now_ms:

@@ -12,6 +12,7 @@ from penstock.pyx.net.mailbox cimport token_connection, token_pack, work_address
 from penstock.pyx.net.plane cimport (
     COST_LITTLE, COST_MUCH, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WORKING,
     Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, reactor_clock, slot_at,
+    slot_finish,
 )
 from penstock.pyx.net.requesttimes cimport (
     PHASE_LOCAL, PHASE_QUEUE, Timing, timing_at, timing_pass, timing_settle, timings_answered, timings_push,
@@ -22,13 +23,14 @@ from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
+from penstock.pyx.request.acks cimport ProduceWait, acks_free, acks_held_bytes
 from penstock.pyx.request.fetch cimport (
     FETCH_MALFORMED, FETCH_PARSED, FetchJob, FetchParse, fetch_free, fetch_held_bytes, fetch_parse,
 )
 from penstock.pyx.request.produce cimport (
     IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
     PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
-    produce_clear, produce_first_topic, produce_group_open, produce_held, produce_serve, produce_take,
+    produce_clear, produce_first_topic, produce_group_open, produce_held, produce_serve, produce_take, produce_waits,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.refusals cimport Sender
@@ -51,6 +53,8 @@ cdef bint slots_full(Connection* c) noexcept nogil:
         held += slot.request_bytes + <int64_t>slot.answer.capacity
         if slot.fetch != NULL:
             held += fetch_held_bytes(slot.fetch)
+        if slot.acks != NULL:
+            held += acks_held_bytes(slot.acks)
         number += 1
     return held > SLOTS_BYTES_MAX
 
@@ -202,15 +206,18 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
 cdef Served _answer_produces(
     Reactor* r, Connection* c, const uint8_t* frame, bint straight, Span* served
 ) noexcept nogil:
-    """Into the output, or into a slot where something before it waits: there it is one produce. `frame`: the first."""
+    """Into the output, or into a slot where something before it waits, or it waits for other replicas itself.
+    `frame`: the first of them."""
     cdef int64_t begun_ns = r.clock_ns
     cdef uint32_t topic = produce_first_topic(r.produces)
     cdef Timing timing
     cdef Writer waiting
     cdef Writer* out = &c.output if straight else &waiting
+    cdef ProduceWait* acks = NULL
     cdef ProduceResult result = PRODUCE_NO_MEMORY
     cdef Served outcome = SERVED
     cdef Timing* one = _time_request(c, frame, <int32_t>served.bytes - SIZE_BYTES)
+    cdef Slot* slot
     cdef int32_t answered = 0
     if one == NULL:
         served.why = CLOSED_FAULT
@@ -218,7 +225,7 @@ cdef Served _answer_produces(
     if not straight:
         memset(&waiting, 0, sizeof(Writer))
     while answered < served.frames and outcome == SERVED:
-        result = produce_answer(r.produces, <size_t>answered, out, &r.produced)
+        result = produce_answer(r.produces, <size_t>answered, out, &acks, &r.produced)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             answered += 1
         else:
@@ -230,10 +237,13 @@ cdef Served _answer_produces(
     timing_pass(one, PHASE_LOCAL, reactor_clock(r))
     if straight:
         timings_answered(&c.timings, c.output_at + <int64_t>c.output.n, c.pieces_at + c.pieces.n)
-    elif result == PRODUCE_ANSWERED:
-        _slot_push(c, SLOT_DONE).answer = waiting
+    elif waiting.n > 0:
+        slot = _slot_push(c, SLOT_DONE)
+        slot.answer = waiting
+        slot_finish(c, slot, acks)
     else:
         writer_free(&waiting)
+        acks_free(acks)
         timing = one[0]
         timings_unpush(&c.timings)
         if result == PRODUCE_SILENT:
@@ -287,7 +297,7 @@ cdef Served _serve_produce(
         served.why = produce_reason(taken)
         return SERVE_CLOSE
     produce_append(r.produces, NULL)
-    result = _answer_produces(r, c, frame, straight, served)
+    result = _answer_produces(r, c, frame, straight and not produce_waits(r.produces), served)
     produce_clear(r.produces)
     return result
 
@@ -297,15 +307,16 @@ cdef FetchJob* _begin_fetch(
 ) noexcept nogil:
     """The job of a fetch; NULL, and why, when it is malformed or there is no memory."""
     cdef FetchJob* job
-    cdef FetchParse parsed = fetch_parse(head, body, r.plane.answer_bytes_max, &job)
+    cdef bint between_brokers = r.plane.admission.listeners[c.listener].between_brokers
+    cdef FetchParse parsed = fetch_parse(head, body, between_brokers, r.plane.answer_bytes_max, &job)
     r.counters.requests_fetch += 1
     if parsed != FETCH_PARSED:
         why[0] = CLOSED_MALFORMED if parsed == FETCH_MALFORMED else CLOSED_FAULT
         return NULL
     r.counters.fetch_partitions_asked += job.asked.count
-    job.connection = c
-    job.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
-    job.due = True
+    job.waiting.connection = c
+    job.waiting.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
+    job.waiting.due = True
     return job
 
 
@@ -352,9 +363,10 @@ cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noe
         c.cost = COST_LITTLE
     slot.state = SLOT_CLOSE
     if work.result == PRODUCE_ANSWERED or work.result == PRODUCE_SILENT:
-        slot.state = SLOT_DONE
         slot.answer = work.answer
         memset(&work.answer, 0, sizeof(Writer))
+        slot_finish(c, slot, work.acks)
+        work.acks = NULL
     elif work.result != PRODUCE_HAND_OVER and work.result != PRODUCE_HELD:
         pass
     elif _queue_request(r, c, work.number, work.frame, work.n, True) == SERVED:
@@ -389,7 +401,7 @@ cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
     else:
         c.fetch_cpu_us = work.cpu_us
         slot.state = SLOT_FETCH
-        slot.fetch.due = True
+        slot.fetch.waiting.due = True
         work.fetch = NULL
     work_free(work)
     connection_ready(r, c)
@@ -411,11 +423,12 @@ cdef void requests_resume(
     cdef Timing* one = timing_at(&c.timings, number - c.head)
     cdef SlotState state = SLOT_CLOSE
     cdef Reason why = CLOSED_MALFORMED
+    cdef ProduceWait* acks = NULL
     cdef char detail[DETAIL_BYTES]
     slot.request_bytes = 0
     timing_pass(one, PHASE_QUEUE, reactor_clock(r))
     if right and produce:
-        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &r.produced, NULL, &one.topic)
+        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &acks, &r.produced, NULL, &one.topic)
         timing_pass(one, PHASE_LOCAL, reactor_clock(r))
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             state = SLOT_DONE
@@ -434,9 +447,13 @@ cdef void requests_resume(
             state = SLOT_FETCH
     if lose and state == SLOT_DONE:
         writer_free(&slot.answer)
+        acks_free(acks)
+        acks = NULL
         state = SLOT_CLOSE
         why = CLOSED_FAILED
     slot.state = state
+    if state == SLOT_DONE:
+        slot_finish(c, slot, acks)
     if state == SLOT_CLOSE:
         requests_describe(frame, n, detail)
         connection_refuse(r, c, slot, why, detail)

@@ -22,6 +22,7 @@ from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.busytime cimport BusyTime
 from penstock.pyx.record.frame cimport Writer
+from penstock.pyx.request.acks cimport ProduceWait
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.produce cimport ProduceResult, ProduceTally
 from penstock.pyx.request.refusals cimport Sender
@@ -54,6 +55,7 @@ cdef struct Work:
     # and for a produce:
     ProduceResult result
     Writer answer
+    ProduceWait* acks                 # before it is sent
     ProduceTally tally
     uint32_t topic                    # the number of the first one
     int64_t spent                     # work that it took (validator.pxd)

@@ -10,6 +10,7 @@ from penstock.pyx.linux.posix cimport (
 from penstock.pyx.net.busytime cimport busy_begin, busy_end
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport API_VERSION_AT, Reader, RequestHead, read_head, reader_start, writer_free
+from penstock.pyx.request.acks cimport acks_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchread cimport fetch_convert_ranges
 from penstock.pyx.request.produce cimport (
@@ -55,6 +56,7 @@ cdef Work* work_new(const uint8_t* frame, int32_t n, FetchJob* fetch) noexcept n
 
 cdef void work_free(Work* work) noexcept nogil:
     writer_free(&work.answer)
+    acks_free(work.acks)
     fetch_free(work.fetch)
     free(work.frame)
     free(work.mail)
@@ -144,7 +146,7 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
         work.topic = produce_first_topic(g)
         produce_append(g, &work.dropped)
         work.spent = produce_work(g)
-        work.result = produce_answer(g, 0, &work.answer, &work.tally)
+        work.result = produce_answer(g, 0, &work.answer, &work.acks, &work.tally)
     produce_clear(g)
 
 

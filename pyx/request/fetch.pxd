@@ -5,8 +5,10 @@ fetchanswer.pxd). While too little is there it waits for its partitions' ends to
 
 Versions 0 to 3 are of clients that can't read today's batches: what they get is converted, as are message sets in a log
 for all others (fetchconvert.pxd).
-A replica id gives no view above the high watermark; it only makes the session a privileged one. A rack is accepted
-and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
+Followers fetch on a listener between brokers. There a replica id, with the broker epoch of its registration, gives a
+view up to the log end, and each partition hears how far the replica has come (log/replicas.pxd). On any other listener
+everybody may claim an id (CVE-2018-1288): it only makes the session a privileged one. A rack is accepted and no other
+replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -18,6 +20,7 @@ from penstock.pyx.log.topictally cimport PartitionTally
 from penstock.pyx.record.frame cimport Reader, RequestHead
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet
 from penstock.pyx.request.sessions cimport Session, SessionCache
+from penstock.pyx.request.waiting cimport Waiting
 
 cdef enum:
     FETCH_PARTITIONS_MAX = 100000     # that one request names; more closes the connection
@@ -38,11 +41,14 @@ cdef struct FetchRange:
     vector[uint8_t]* converted        # instead of the range; NULL: it goes as it is stored
 
 cdef struct FetchJob:
+    Waiting waiting                   # the reactor's own
     int16_t version
     int32_t correlation_id
     int16_t error                     # of the whole answer
     int8_t isolation
-    bint privileged                   # a follower asks
+    bint privileged                   # a follower asks, or who says that he is one
+    int32_t replica                   # which follower asks; NO_BROKER: a consumer does
+    int64_t broker_epoch              # of its registration
     int32_t max_wait_ms
     int32_t min_bytes
     int32_t max_bytes
@@ -52,6 +58,7 @@ cdef struct FetchJob:
     FetchSet forgotten
     # From fetch_begin on.
     bint begun
+    int64_t begun_ms
     bint wants_session
     bint incremental                  # only partitions with news are answered
     SessionCache* sessions
@@ -61,18 +68,12 @@ cdef struct FetchJob:
     FetchRange* ranges                # for the answer, in its order
     int32_t range_count
     int32_t range_capacity
-    int32_t tallied                   # of the set's partitions, in its order: those that are counted as asked for
+    int32_t tallied                   # of the set's partitions, in its order: those that were read, and counted
     int32_t cold                      # of `ranges`, when FETCH_COLD
     int32_t cold_times
     bint urgent                       # its ranges are answered with, however little their conversion gives
     bint converted                    # fetch_convert_ranges was called for its ranges
-    # The reactor's own fields.
-    void* connection
-    int64_t deadline_ms
-    int32_t heap_index                # in the reactor's heap of deadlines; -1 = not waiting
-    bint due                          # to be tried when the connection runs next
     bint replaced                     # another log has the name of one that it read, so what it waits for isn't right
-    void* waiters                     # waiting.pxd
 
 # Where a partition of the set is counted.
 cdef inline PartitionTally* fetch_tally(const FetchJob* job, const FetchPartition* partition) noexcept nogil:
@@ -84,8 +85,9 @@ cdef inline uint32_t fetch_first_topic(const FetchJob* job) noexcept nogil:
     return partition_topic_number(first) if first != NULL else 0
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.
+# `between_brokers`: it came on a listener where replica ids are believed.
 cdef FetchParse fetch_parse(
-    const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
+    const RequestHead* head, Reader body, bint between_brokers, int32_t answer_bytes_max, FetchJob** out
 ) noexcept nogil
 cdef int64_t fetch_held_bytes(const FetchJob* job) noexcept nogil
 # Takes or closes its session. What is wrong with that is the job's `error`.

@@ -5,8 +5,9 @@ from libc.stdint cimport INT32_MAX, uint32_t
 from penstock.pyx.errorcodes cimport FETCH_SESSION_ID_NOT_FOUND
 from penstock.pyx.linux.posix cimport calloc, free
 from penstock.pyx.log.files cimport dropped
-from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED
+from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_LOG_END, ISOLATION_UNCOMMITTED
 from penstock.pyx.log.read cimport read_release
+from penstock.pyx.log.role cimport NO_BROKER, NO_EPOCH
 from penstock.pyx.record.frame cimport (
     TAGS_MAX, TOPIC_ID_BYTES, Slice, read_count, read_i8, read_i32, read_i64, read_raw, read_string, read_uvarint,
     reader_fail, reader_start, skip_tags,
@@ -23,6 +24,7 @@ from penstock.pyx.request.versions cimport (
     FETCH_LOG_START_OFFSET_FROM, FETCH_MAX_BYTES_FROM, FETCH_RACK_FROM, FETCH_REPLICA_STATE_FROM, FETCH_SESSIONS_FROM,
     FETCH_TOPIC_IDS_FROM,
 )
+from penstock.pyx.request.waiting cimport WAITING_FETCH
 
 cdef enum:
     PARTITION_BYTES_MIN = 16
@@ -44,7 +46,7 @@ cdef FetchParse _parse_partition(FetchJob* job, int32_t topic, Reader* r) noexce
     if job.version >= FETCH_LAST_FETCHED_EPOCH_FROM:
         partition.last_fetched_epoch = read_i32(r)
     if job.version >= FETCH_LOG_START_OFFSET_FROM:
-        read_i64(r)                                   # a follower's log start
+        partition.log_start = read_i64(r)
     partition.max_bytes = read_i32(r)
     skip_tags(r, job.version >= FETCH_FLEXIBLE_FROM)
     return FETCH_MALFORMED if r.bad else FETCH_PARSED
@@ -91,7 +93,7 @@ cdef FetchParse _parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept n
 
 
 cdef void _read_tags(FetchJob* job, Reader* r) noexcept nogil:
-    """The tags of the request itself; of ReplicaState only whether replica_id is 0 or more is read."""
+    """The tags of the request itself."""
     cdef uint32_t count, tag, size, _i
     cdef Reader field
     if job.version < FETCH_FLEXIBLE_FROM:
@@ -107,14 +109,17 @@ cdef void _read_tags(FetchJob* job, Reader* r) noexcept nogil:
         reader_start(&field, r.p, 0)
         if read_raw(r, size) != NULL and tag == TAG_REPLICA_STATE and job.version >= FETCH_REPLICA_STATE_FROM:
             reader_start(&field, r.p - size, size)
-            job.privileged = read_i32(&field) >= 0 and not field.bad
+            job.replica = read_i32(&field)
+            job.broker_epoch = read_i64(&field)
+            if field.bad:
+                job.replica = NO_BROKER
 
 
 cdef FetchParse _parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexcept nogil:
     cdef int32_t max_bytes = INT32_MAX
     cdef FetchParse result
     if job.version < FETCH_REPLICA_STATE_FROM:
-        job.privileged = read_i32(r) >= 0
+        job.replica = read_i32(r)
     job.max_wait_ms = read_i32(r)
     job.min_bytes = read_i32(r)
     if job.version >= FETCH_MAX_BYTES_FROM:
@@ -138,8 +143,21 @@ cdef FetchParse _parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexc
     return FETCH_MALFORMED if r.bad else FETCH_PARSED
 
 
+cdef void _believe_replica(FetchJob* job, bint between_brokers) noexcept nogil:
+    cdef int32_t at = job.asked.first
+    job.privileged = job.replica >= 0
+    if job.replica < 0 or not between_brokers:
+        job.replica = NO_BROKER
+        job.broker_epoch = NO_EPOCH
+        return
+    job.isolation = ISOLATION_LOG_END
+    while at != NOWHERE:                              # the epoch stands behind the partitions
+        job.asked.partitions[at].broker_epoch = job.broker_epoch
+        at = job.asked.partitions[at].next
+
+
 cdef FetchParse fetch_parse(
-    const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
+    const RequestHead* head, Reader body, bint between_brokers, int32_t answer_bytes_max, FetchJob** out
 ) noexcept nogil:
     cdef FetchJob* job = <FetchJob*>calloc(1, sizeof(FetchJob))
     cdef FetchParse result
@@ -148,7 +166,10 @@ cdef FetchParse fetch_parse(
         return FETCH_NO_MEMORY
     job.version = head.api_version
     job.correlation_id = head.correlation_id
-    job.heap_index = -1
+    job.waiting.kind = WAITING_FETCH
+    job.waiting.heap_index = -1
+    job.replica = NO_BROKER
+    job.broker_epoch = NO_EPOCH
     set_open(&job.asked)
     set_open(&job.forgotten)
     job.set = &job.asked
@@ -156,6 +177,7 @@ cdef FetchParse fetch_parse(
     if result != FETCH_PARSED:
         fetch_free(job)
         return result
+    _believe_replica(job, between_brokers)
     out[0] = job
     return FETCH_PARSED
 
@@ -196,6 +218,7 @@ cdef void _go_on(FetchJob* job) noexcept nogil:
 
 cdef void fetch_begin(FetchJob* job, LogSet* logs, SessionCache* sessions, int64_t now_ms) noexcept nogil:
     job.begun = True
+    job.begun_ms = now_ms
     job.logs = logs
     job.sessions = sessions
     if job.session_epoch == SESSION_EPOCH_INITIAL or job.session_epoch == SESSION_EPOCH_FINAL:

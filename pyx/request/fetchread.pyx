@@ -1,6 +1,6 @@
 """Whether there is enough to answer a fetch; see fetchread.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.errorcodes cimport (
     FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
@@ -9,9 +9,13 @@ from penstock.pyx.linux.descriptors cimport is_last_file
 from penstock.pyx.linux.posix cimport free, memset, realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
-    ISOLATION_COMMITTED, Partition, partition_epoch_end, partition_held, partition_leader_epoch, partition_watch,
+    ISOLATION_COMMITTED, ISOLATION_LOG_END, Partition, partition_epoch_end, partition_held, partition_leader_epoch,
+    partition_watch,
 )
-from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
+from penstock.pyx.log.read cimport (
+    READ_COLD, ReadResult, partition_read, partition_read_cached, partition_read_replica,
+)
+from penstock.pyx.log.role cimport NO_BROKER, ReplicaFetch
 from penstock.pyx.log.segment cimport FORMATS_NEW
 from penstock.pyx.log.topictally cimport tally_fetch
 from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
@@ -50,6 +54,30 @@ cdef void _check_epochs(const FetchPartition* partition, FetchRange* r) noexcept
         r.diverging_end = end_offset
 
 
+cdef int16_t _read_for_replica(
+    const FetchJob* job, const FetchPartition* partition, bint moves, bint may_block, int32_t allowed, bint first,
+    FetchRange* r
+) noexcept nogil:
+    cdef ReplicaFetch fetch
+    cdef int16_t error
+    fetch.replica = job.replica
+    fetch.broker_epoch = partition.broker_epoch
+    fetch.leader_epoch = partition.leader_epoch
+    fetch.offset = partition.offset
+    fetch.last_epoch = partition.last_fetched_epoch
+    fetch.log_start = partition.log_start
+    fetch.now_ms = job.begun_ms
+    fetch.moves = moves
+    fetch.diverged = False
+    fetch.diverging_epoch = -1
+    fetch.diverging_end = -1
+    error = partition_read_replica(partition.partition, &fetch, allowed, first, not may_block, &r.read)
+    r.diverged = fetch.diverged
+    r.diverging_epoch = fetch.diverging_epoch
+    r.diverging_end = fetch.diverging_end
+    return error
+
+
 cdef bint _begins_whole(const ReadResult* read) noexcept nogil:
     """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
     cdef uint8_t header[LOG_OVERHEAD]
@@ -74,6 +102,11 @@ cdef inline bint _may_block(const FetchJob* job) noexcept nogil:
     return job.cold_times >= COLD_TIMES_MAX + job.set.count
 
 
+cdef inline bint _may_convert(const FetchJob* job) noexcept nogil:
+    """A replica takes a log as it is stored."""
+    return job.replica == NO_BROKER
+
+
 cdef void _bound_conversion(Limits* limits, ReadResult* read, bint whole) noexcept nogil:
     """A range that may have to be converted is read into memory: all of them together stay small. `whole`: the first
     batch is given whatever its size."""
@@ -84,11 +117,21 @@ cdef void _bound_conversion(Limits* limits, ReadResult* read, bint whole) noexce
     limits.converted += read.length
 
 
-cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
-    """Reads a partition without an error so far."""
+cdef inline int64_t _end_of(const FetchJob* job, const ReadResult* read) noexcept nogil:
+    if job.isolation == ISOLATION_LOG_END:
+        return read.log_end_offset
+    return read.last_stable_offset if job.isolation == ISOLATION_COMMITTED else read.high_watermark
+
+
+cdef void _take_range(
+    FetchJob* job, FetchPartition* partition, FetchRange* r, bint first_try, Limits* limits
+) noexcept nogil:
+    """Reads a partition without an error so far. `first_try`: since the request came."""
     cdef bint first = not r.diverged and (limits.total == 0 if job.version >= FETCH_MAX_BYTES_FROM else limits.left > 0)
     cdef int32_t allowed = 0 if r.diverged else <int32_t>min(<int64_t>max(partition.max_bytes, 0), limits.left)
-    if _may_block(job):
+    if job.replica != NO_BROKER:
+        r.error = _read_for_replica(job, partition, first_try, _may_block(job), allowed, first, r)
+    elif _may_block(job):
         r.error = partition_read(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
     else:
         r.error = partition_read_cached(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
@@ -98,10 +141,8 @@ cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, L
     if r.error:
         range_release(r)
         return
-    partition.known_end = (
-        r.read.last_stable_offset if job.isolation == ISOLATION_COMMITTED else r.read.high_watermark
-    )
-    if r.read.length and job.version >= FETCH_MAGIC_2_FROM and r.read.formats != FORMATS_NEW:
+    partition.known_end = _end_of(job, &r.read)
+    if r.read.length and _may_convert(job) and job.version >= FETCH_MAGIC_2_FROM and r.read.formats != FORMATS_NEW:
         _bound_conversion(limits, &r.read, first)
         allowed = min(allowed, <int32_t>limits.left)
     if r.read.length and (r.diverged or (not first and r.read.length >= allowed and not _begins_whole(&r.read))):
@@ -115,7 +156,9 @@ cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, L
         limits.left = 0                               # an answer holds a file for each range: the next has the others
 
 
-cdef void _read_partition(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
+cdef void _read_partition(
+    FetchJob* job, FetchPartition* partition, FetchRange* r, bint first_try, Limits* limits
+) noexcept nogil:
     """Reads a partition, or says in `r` or `limits` why not. A log that is held or was stopped may have another one in
     its place, which is read then."""
     cdef Partition* found
@@ -129,9 +172,10 @@ cdef void _read_partition(FetchJob* job, FetchPartition* partition, FetchRange* 
         held = partition_held(found)
         r.diverged = False
         if not held:
-            _check_epochs(partition, r)
+            if job.replica == NO_BROKER:
+                _check_epochs(partition, r)           # a replica's are checked where its fetch is heard
             if r.error == 0:
-                _take_range(job, partition, r, limits)
+                _take_range(job, partition, r, first_try, limits)
             if r.error != NOT_LEADER_OR_FOLLOWER:
                 return
         set_unresolve(partition)
@@ -192,7 +236,7 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
             return False
         r.at = at
         r.read.fd = -1
-        _read_partition(job, partition, r, limits)
+        _read_partition(job, partition, r, place == job.tallied, limits)
         if limits.held:
             return True
         if limits.cold:
@@ -250,7 +294,7 @@ cdef FetchState _try_gathered(FetchJob* job, bint must_answer) noexcept nogil:
         return FETCH_COLD
     job.urgent = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
     enough = job.urgent or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
-    if enough and limits.total > 0 and (job.version < FETCH_MAGIC_2_FROM or limits.converted > 0):
+    if enough and limits.total > 0 and _may_convert(job) and (job.version < FETCH_MAGIC_2_FROM or limits.converted > 0):
         return FETCH_CONVERT
     return FETCH_READY if enough else FETCH_WAIT
 

@@ -29,6 +29,8 @@ cdef struct FetchPartition:
     int32_t last_fetched_epoch        # -1 doesn't ask for a check
     int32_t max_bytes
     int64_t offset
+    int64_t log_start                 # a follower's
+    int64_t broker_epoch              # of a follower's registration, in which it has said this offset
     int64_t known_end                 # by the request's isolation, when it was last read
     int64_t cached_high_watermark     # what the client of a session knows; -1: it has to be sent again
     int64_t cached_log_start

@@ -225,6 +225,8 @@ cdef int32_t set_add(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
     p.index = index
     p.leader_epoch = -1
     p.last_fetched_epoch = -1
+    p.log_start = -1
+    p.broker_epoch = -1
     p.cached_high_watermark = -1
     p.cached_log_start = -1
     _order_last(s, at)
@@ -287,6 +289,8 @@ cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil:
         p.last_fetched_epoch = wanted.last_fetched_epoch
         p.max_bytes = wanted.max_bytes
         p.offset = wanted.offset
+        p.log_start = wanted.log_start
+        p.broker_epoch = wanted.broker_epoch
         from_at = wanted.next
     return True
 

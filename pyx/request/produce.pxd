@@ -1,8 +1,8 @@
 """Produce, served in place: the records are checked, given offsets and appended out of the
-connection's own buffer, and the answer is written. The network thread waits for nothing: on a single node the high
-watermark is the log end, so acks=all is answered at once, and what needs a coordinator or an fsync goes to the control
-plane. A request that takes more than IN_LINE_WORK is left to a worker thread (workers.pxd): a network thread validates
-each request whole before it appends anything of it.
+connection's own buffer, and the answer is written. The network thread waits for nothing: where a partition has other
+replicas, the answer to acks=all is kept until they have the records (acks.pxd), and what needs a coordinator or an
+fsync goes to the control plane. A request that takes more than IN_LINE_WORK is left to a worker thread (workers.pxd): a
+network thread validates each request whole before it appends anything of it.
 
 Requests that a connection brought together are appended together: what they have for one partition goes into its log
 with one pwritev, which costs little more for several requests than for one. A group is filled by produce_take,
@@ -21,6 +21,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
+from penstock.pyx.request.acks cimport ProduceWait
 from penstock.pyx.request.refusals cimport Sender
 
 cdef enum ProduceResult:
@@ -72,9 +73,14 @@ cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
 # Appends all. The records behind the readers are written to (offsets, epochs). Once a worker's job is `dropped`
 # (atomic; NULL elsewhere), nothing more is: nobody wants the answer.
 cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
+# Whether an answer has to wait for other replicas. Until produce_clear.
+cdef bint produce_waits(const ProduceGroup* g) noexcept nogil
 # The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
-# it was before.
-cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
+# it was before. `acks`, made with the first partition that has to wait, gets each that does: of several requests in one
+# `out` all are sent together then. The caller frees it; NULL: nothing waits.
+cdef ProduceResult produce_answer(
+    ProduceGroup* g, size_t i, Writer* out, ProduceWait** acks, ProduceTally* tally
+) noexcept nogil
 # The work that the group's requests took so far.
 cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
@@ -85,6 +91,6 @@ cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexc
 # All of that for one request; `topic` is its produce_first_topic. A caller that passes `verdicts` calls `produce_flush`
 # (produceflush.pxd) before it sends the answer.
 cdef ProduceResult produce_serve(
-    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
-    const int16_t* verdicts, uint32_t* topic
+    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,
+    ProduceTally* tally, const int16_t* verdicts, uint32_t* topic
 ) noexcept nogil

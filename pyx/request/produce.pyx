@@ -11,15 +11,16 @@ from penstock.pyx.errorcodes cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
-from penstock.pyx.linux.posix cimport atomic_load32, calloc, free, realloc, usleep
+from penstock.pyx.linux.posix cimport atomic_load32, calloc, free, monotonic_ns, realloc, usleep
 from penstock.pyx.log.append cimport (
     STORAGE_FAILED, STORAGE_FULL, STORAGE_SHORTAGE, Append, Appended, partition_append, partition_validate,
 )
-from penstock.pyx.log.files cimport dropped as deleted, made
+from penstock.pyx.log.files cimport dropped as deleted, later_ms, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, is_internal, logset_nobody, partition_enter, partition_held, partition_known_id,
-    partition_leave, partition_release, partition_tally, partition_tally_empty, partition_topic, partition_topic_number,
+    partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_topic,
+    partition_topic_number,
 )
 from penstock.pyx.log.topictally cimport tally_refusals
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
@@ -33,6 +34,7 @@ from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, reader_left, skip_tags, write_count, write_i16, write_i32,
     write_i64, write_no_tags, write_raw, write_string,
 )
+from penstock.pyx.request.acks cimport ProduceWait, acks_add, acks_cut, acks_new
 from penstock.pyx.request.producerequest cimport (
     ProduceTerms, ProduceTopic, produce_find, produce_part, produce_partitions, produce_terms, produce_topic,
 )
@@ -54,6 +56,8 @@ cdef extern from *:
     bint vector_grow[T](vector[T]& v, size_t n) noexcept nogil     # False: no memory. Without the GIL, unlike resize
 
 cdef enum:
+    ACKS_ALL = -1
+    INDEX_BYTES = 4                   # of a partition in an answer: its error code is behind that
     GROUP_ASKED_MAX = 64
     GROUP_TOGETHER_MAX = 64           # for one partition
     GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
@@ -64,6 +68,7 @@ cdef enum:
 cdef struct Part:
     Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
     Partition* refused                # before its log was asked, or as it is empty: a reference, until it is answered
+    Partition* waits                  # for other replicas: a reference, until it is answered
     bint appended                     # or the log has refused it: it is counted
     Append append
     SentBatch sent
@@ -90,6 +95,7 @@ cdef struct ProduceGroup:
     bint worker                       # a worker's: partitions are entered when their batches have been validated
     vector[Validated]* checked        # in line, by part
     bint rewrote                      # some of them hold more than they need
+    bint waits                        # some part does
 
 
 cdef int64_t _count_batches(const uint8_t* p, int64_t n) noexcept nogil:
@@ -189,6 +195,9 @@ cdef inline void _let_refused_go(Part* part) noexcept nogil:
     if part.refused != NULL:
         partition_release(part.refused)
         part.refused = NULL
+    if part.waits != NULL:
+        partition_release(part.waits)
+        part.waits = NULL
 
 
 cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
@@ -211,6 +220,7 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil:
         _let_refused_go(&g.parts[i])
     g.asked_n = 0
     g.n = 0
+    g.waits = False
     if g.capacity > PARTS_KEPT:
         free(g.parts)
         g.parts = NULL
@@ -321,6 +331,7 @@ cdef ProduceResult produce_take(
             part.append.records = <uint8_t*>records.p
             part.append.n = <size_t>max(records.n, 0)
             part.append.origin = asked.origin
+            part.append.acks_all = terms.acks == ACKS_ALL
             part.append.may_inflate = &asked.may_inflate
             part.append.work_left = &asked.work_left
             part.append.done.base_offset = -1
@@ -424,6 +435,13 @@ cdef inline void _count_untallied(Partition* partition, const Append* part) noex
         tally_refusals(partition_tally(partition), 1)
 
 
+cdef inline void _note_waits(ProduceGroup* g, Part* part, Partition* partition) noexcept nogil:
+    if part.append.done.waits:
+        partition_retain(partition)
+        part.waits = partition
+        g.waits = True
+
+
 cdef void _append_each(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
     """Of a worker."""
     cdef Part* part
@@ -437,12 +455,14 @@ cdef void _append_each(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
         else:
             _append_alone(g, part)
             _count_untallied(part.partition, &part.append)
+            _note_waits(g, part, part.partition)
         part.appended = True
         partition_release(part.partition)
 
 
 cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
     cdef Append* together[GROUP_TOGETHER_MAX]
+    cdef size_t places[GROUP_TOGETHER_MAX]
     cdef Partition* partition
     cdef size_t i, j, n
     if g.worker:
@@ -457,12 +477,14 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
         if partition == NULL:
             continue
         together[0] = &g.parts[i].append
+        places[0] = i
         g.parts[i].appended = True
         n = 1
         if g.asked_n > 1:
             for j in range(i + 1, g.n):
                 if g.parts[j].partition == partition and n < GROUP_TOGETHER_MAX:
                     together[n] = &g.parts[j].append
+                    places[n] = j
                     n += 1
                     g.parts[j].partition = NULL
                     g.parts[j].appended = True
@@ -470,6 +492,7 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
         partition_append(partition, together, n)
         for j in range(n):
             _count_untallied(partition, together[j])
+            _note_waits(g, &g.parts[places[j]], partition)
         _let_go(g, partition)
     _note_outcomes(g)
 
@@ -525,7 +548,31 @@ cdef void _tally_part(ProduceGroup* g, const Part* part) noexcept nogil:
         tally_refusals(partition_tally(part.refused) if part.refused != NULL else logset_nobody(g.logs), 1)
 
 
-cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:
+cdef bint produce_waits(const ProduceGroup* g) noexcept nogil:
+    return g.waits
+
+
+cdef inline int32_t _numbers_after_error(int16_t version) noexcept nogil:
+    """Of a partition in an answer, as _write_partition writes them: what an error has -1 for."""
+    return 1 + (version >= PRODUCE_APPEND_TIME_FROM) + (version >= PRODUCE_LOG_START_OFFSET_FROM)
+
+
+cdef bint _keep_waiting(
+    const ProduceTerms* terms, const Part* part, size_t error_at, ProduceWait** acks
+) noexcept nogil:
+    """False: no memory."""
+    cdef int64_t deadline_ms = later_ms(monotonic_ns() // 1_000_000, max(terms.timeout_ms, 0))
+    if acks[0] == NULL:
+        acks[0] = acks_new(_numbers_after_error(terms.version), deadline_ms)
+    if acks[0] == NULL:
+        return False
+    acks[0].waiting.deadline_ms = min(acks[0].waiting.deadline_ms, deadline_ms)
+    return acks_add(acks[0], part.waits, part.append.done.needed, part.append.done.leader_epoch, error_at)
+
+
+cdef ProduceResult produce_answer(
+    ProduceGroup* g, size_t i, Writer* out, ProduceWait** acks, ProduceTally* tally
+) noexcept nogil:
     cdef const ProduceTerms* terms = &g.asked[i].terms
     cdef Reader body = g.asked[i].topics
     cdef Reader* r = &body
@@ -533,8 +580,10 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
     cdef ProduceTopic topic
     cdef size_t before = out.n, at, place = g.asked[i].first
     cdef int32_t index, _i, _j
+    cdef int32_t waited = acks[0].n if acks[0] != NULL else 0
     cdef int16_t error
     cdef int64_t errors = 0
+    cdef bint kept = True
     at = answer_begin(out, g.asked[i].correlation_id, terms.flexible)
     write_count(out, terms.topics, terms.flexible)
     for _i in range(terms.topics):
@@ -557,6 +606,8 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
             else:
                 tally.batches += _count_batches(part.records, <int64_t>part.n)
                 tally.bytes += <int64_t>part.n
+            if g.parts[place - 1].waits != NULL:
+                kept = kept and _keep_waiting(terms, &g.parts[place - 1], out.n + INDEX_BYTES, acks)
             _write_partition(out, terms, index, error, &part.done)
         skip_tags(r, terms.flexible)
         write_no_tags(out, terms.flexible)
@@ -567,8 +618,10 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
     if terms.acks == 0:
         out.n = before
         return PRODUCE_CLOSE if errors else PRODUCE_SILENT
-    if out.failed:
+    if out.failed or not kept:
         out.n = before
+        if acks[0] != NULL:
+            acks_cut(acks[0], waited)
         return PRODUCE_NO_MEMORY
     answer_end(out, at, 0)
     return PRODUCE_ANSWERED
@@ -597,8 +650,8 @@ cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexc
 
 
 cdef ProduceResult produce_serve(
-    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
-    const int16_t* verdicts, uint32_t* topic
+    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,
+    ProduceTally* tally, const int16_t* verdicts, uint32_t* topic
 ) noexcept nogil:
     cdef ProduceGroup g
     cdef ProduceResult result
@@ -608,7 +661,7 @@ cdef ProduceResult produce_serve(
     if result == PRODUCE_TAKEN:
         topic[0] = produce_first_topic(&g)
         produce_append(&g, NULL)
-        result = produce_answer(&g, 0, out, tally)
+        result = produce_answer(&g, 0, out, acks, tally)
     produce_clear(&g)
     free(g.parts)
     return result

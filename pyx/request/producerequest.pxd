@@ -22,6 +22,7 @@ cdef struct ProduceTerms:
     bint flexible
     bint transactional                # the request names a transactional id
     int16_t acks
+    int32_t timeout_ms                # how long other replicas are waited for
     int32_t topics                    # how many follow
 
 cdef struct ProduceTopic:
@@ -35,7 +36,7 @@ cdef inline void produce_terms(Reader* r, const RequestHead* head, ProduceTerms*
     out.flexible = out.version >= PRODUCE_FLEXIBLE_FROM
     out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
     out.acks = read_i16(r)
-    read_i32(r)                                       # timeout_ms: nothing waits
+    out.timeout_ms = read_i32(r)
     out.topics = read_count(r, out.flexible, PRODUCE_TOPIC_BYTES_MIN)
 
 cdef inline void produce_topic(Reader* r, int16_t version, ProduceTopic* out) noexcept nogil:

@@ -131,6 +131,7 @@ class Broker:
         self.some_held = threading.Condition()
         self.plane = DataPlane(network_threads=threads, logs=LOGS, **given)
         self.port = self.plane.listen("127.0.0.1", 0, "PLAINTEXT")
+        self.brokers_port = self.plane.listen("127.0.0.1", 0, "BROKERS", between_brokers=True)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._answer_all)
 
@@ -173,6 +174,10 @@ class Broker:
 
     def connect(self, **settings: int) -> Peer:
         return Peer(self.port, **settings)
+
+    def between(self) -> Peer:
+        """A connection of another broker."""
+        return Peer(self.brokers_port)
 
     def connect_each(self) -> list[Peer]:
         """One connection to each network thread: sockets go round them in turn."""
