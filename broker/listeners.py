@@ -263,8 +263,9 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
     """
     _limit(data_plane, config, _address_limits(config["max.connections.per.ip.overrides"]))
     own = _own_limits(config)
-    named = any(config[one] is not None for one in (IN_CLUSTER, BETWEEN_BROKERS, "security.inter.broker.protocol"))
-    kept_open = between_brokers(config, [one.name for one in listeners]) if named and len(listeners) > 1 else None
+    in_cluster = config[IN_CLUSTER] is not None
+    between = between_brokers(config, [one.name for one in listeners])
+    named = in_cluster or any(config[one] is not None for one in (BETWEEN_BROKERS, "security.inter.broker.protocol"))
     bound = []
     for listener in listeners:
         try:
@@ -273,7 +274,8 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
                 listener.name,
                 max_connections=own.get((listener.name, "max.connections"), INT_MAX),
                 rate=_rate(own.get((listener.name, "max.connection.creation.rate"), INT_MAX)),
-                kept_open=listener.name == kept_open,
+                kept_open=listener.name == between and named and len(listeners) > 1,
+                between_brokers=listener.name == between and in_cluster,
                 send_buffer_bytes=config["socket.send.buffer.bytes"],
                 receive_buffer_bytes=config["socket.receive.buffer.bytes"],
                 congestion=config["penstock.tcp.congestion"],

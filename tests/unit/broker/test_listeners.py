@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer
@@ -13,9 +14,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint
-from penstock.broker.listeners import Listener, between_brokers, plan
+from penstock.broker.listeners import Listener, between_brokers, bind, plan
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode
+from penstock.pyx.net.border import DataPlane
 from penstock.pyx.wire.messages import (
     DescribeClusterRequest,
     FindCoordinatorRequest,
@@ -27,6 +29,7 @@ from support.patience import until
 
 MAP = "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
 BOTH = "listeners=INSIDE://127.0.0.1:0,OUTSIDE://[::1]:0"
+CLUSTER = "zookeeper.connect=127.0.0.1:2181"
 
 
 def planned(*overrides: str) -> list[Listener]:
@@ -70,7 +73,7 @@ def test_the_command_lines_address_wins() -> None:
         ([MAP, BOTH, "inter.broker.listener.name=OTHER"], "is not among the `listeners`"),
         ([MAP, BOTH, "security.inter.broker.protocol=PLAINTEXT"], "no listener has that name; name the one for brokers by"),
         (
-            [MAP, BOTH, "zookeeper.connect=127.0.0.1:2181"],
+            [MAP, BOTH, CLUSTER],
             "name the one that other brokers use by `inter.broker.listener.name`",
         ),
         (["security.inter.broker.protocol=SASL_SSL"], "TLS and SASL are not served yet"),
@@ -103,6 +106,42 @@ def test_what_is_refused_says_why(overrides: list[str], words: str) -> None:
 def test_which_listener_is_for_brokers(overrides: list[str], name: str | None) -> None:
     config = load(overrides=overrides)
     assert between_brokers(config, [one.name for one in plan(config)]) == name
+
+
+class Plane:
+    """Notes for which listeners the limits and the replica ids of brokers count."""
+
+    def __init__(self) -> None:
+        self.kept_open: list[str] = []
+        self.between_brokers: list[str] = []
+
+    def limit_connections(self, *limits: object) -> None:
+        """None of them matters here."""
+
+    def listen(self, host: str, port: int, name: str, *, kept_open: bool, between_brokers: bool, **_: object) -> int:
+        self.kept_open += [name] * kept_open
+        self.between_brokers += [name] * between_brokers
+        return 9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept_open", "believed"),
+    [
+        ([], [], []),
+        ([CLUSTER], [], ["PLAINTEXT"]),
+        ([MAP, BOTH], [], []),
+        ([MAP, BOTH, "inter.broker.listener.name=INSIDE"], ["INSIDE"], []),
+        ([MAP, BOTH, "inter.broker.listener.name=INSIDE", CLUSTER], ["INSIDE"], ["INSIDE"]),
+        ([MAP + ",PLAINTEXT:PLAINTEXT", BOTH + ",PLAINTEXT://127.0.0.1:0"], [], []),
+        ([MAP + ",PLAINTEXT:PLAINTEXT", BOTH + ",PLAINTEXT://127.0.0.1:0", CLUSTER], ["PLAINTEXT"], ["PLAINTEXT"]),
+    ],
+)
+def test_a_replica_id_counts_in_a_cluster_on_the_listener_for_brokers_alone(
+    overrides: list[str], kept_open: list[str], believed: list[str]
+) -> None:
+    config, plane = load(overrides=overrides), Plane()
+    bind(cast(DataPlane, plane), plan(config), config)
+    assert (plane.kept_open, plane.between_brokers) == (kept_open, believed)
 
 
 def own_name() -> str:
