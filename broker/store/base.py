@@ -158,15 +158,10 @@ class Store(Protocol):
     made. A watch fires before any read shows what it is about.
     """
 
-    @property
-    def session(self) -> int:
-        """The session's number: the owner of its ephemeral nodes (`Stat.ephemeral_session`)."""
-        ...
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set once the session has ended without `close`: every call raises SessionLostError, and no watch fires any more."""
-        ...
+    session: int
+    """The session's number: the owner of its ephemeral nodes (`Stat.ephemeral_session`)."""
+    lost: asyncio.Event
+    """Set once the session has ended without `close`: every call raises SessionLostError, and no watch fires any more."""
 
     async def create(
         self,
@@ -178,7 +173,9 @@ class Store(Protocol):
         parents: bool = False,
     ) -> str:
         """Make a node and return its path (which differs from the given one for a sequence node)."""
-        ...
+        made = (await self.multi([Create(path, data, ephemeral, sequence, parents)]))[0]
+        assert isinstance(made, str)
+        return made
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """A node's bytes and stat; the watch fires when it is changed or deleted."""
@@ -190,11 +187,13 @@ class Store(Protocol):
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         """Replace a node's bytes if its version is the expected one; returns the new version."""
-        ...
+        new_version = (await self.multi([Set(path, data, version)]))[0]
+        assert isinstance(new_version, int)
+        return new_version
 
     async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
         """Remove a node."""
-        ...
+        await self.multi([Delete(path, version, recursive)])
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes, or the node does."""

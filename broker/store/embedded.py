@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.broker.store.base import ANY_VERSION, Create, Delete, Operation, Set, Stat, StoreError, Watch, check_path
+from penstock.broker.store.base import Operation, Stat, Store, StoreError, Watch, check_path
 from penstock.broker.store.sharedtree import Session, SharedTree
 
 T = TypeVar("T")
 
 
-class EmbeddedStore:
+class EmbeddedStore(Store):
     """A `Store` on a tree. Make it with `await EmbeddedStore.open(path)`, or with `begin` on a tree that others share; on the
     loop that will use it."""
 
     def __init__(self, shared: SharedTree, session: Session, *, owns_tree: bool) -> None:
         self.shared = shared
+        self.session = session.number
+        self.lost = session.lost
+        self.changed = session.changed
+        """Set after each change of the tree, by any session; the task that waits for it clears it."""
         self._session = session
         self._owns_tree = owns_tree
 
@@ -39,35 +42,6 @@ class EmbeddedStore:
         await shared.run("/", lambda: shared.begin(session))
         return cls(shared, session, owns_tree=owns_tree)
 
-    @property
-    def session(self) -> int:
-        """The session's number; see `Store.session`."""
-        return self._session.number
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set once the session has expired; see `Store.lost`."""
-        return self._session.lost
-
-    @property
-    def changed(self) -> asyncio.Event:
-        """Set after each change of the tree, by any session; the task that waits for it clears it."""
-        return self._session.changed
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequence: bool = False,
-        parents: bool = False,
-    ) -> str:
-        """Make a node; see `Store.create`."""
-        made = (await self.multi([Create(path, data, ephemeral, sequence, parents)]))[0]
-        assert isinstance(made, str)
-        return made
-
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """A node's bytes and stat; see `Store.get`."""
 
@@ -87,16 +61,6 @@ class EmbeddedStore:
             return found.stat if found else None
 
         return await self._run(path, work)
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Replace a node's bytes; see `Store.set`."""
-        new_version = (await self.multi([Set(path, data, version)]))[0]
-        assert isinstance(new_version, int)
-        return new_version
-
-    async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
-        """Remove a node; see `Store.delete`."""
-        await self.multi([Delete(path, version, recursive)])
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children; see `Store.children`."""

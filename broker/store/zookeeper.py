@@ -30,7 +30,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -60,6 +60,7 @@ from penstock.broker.store.base import (
     SessionLostError,
     Set,
     Stat,
+    Store,
     StoreError,
     TooLargeError,
     UnknownOutcomeError,
@@ -192,7 +193,7 @@ class _RefusedError(Exception):
         self.error = error
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(Store):
     """A `Store` in a ZooKeeper. Make it with `await ZooKeeperStore.open(servers)`, on the loop that will use it."""
 
     def __init__(self, servers: str, session_timeout_ms: int) -> None:
@@ -239,20 +240,6 @@ class ZooKeeperStore:
         """For how long the servers keep the session without hearing from it: they have bounds of their own."""
         return int(self._client.granted_ms)
 
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequence: bool = False,
-        parents: bool = False,
-    ) -> str:
-        """Make a node; see `Store.create`."""
-        made = (await self.multi([Create(path, data, ephemeral, sequence, parents)]))[0]
-        assert isinstance(made, str)
-        return made
-
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """A node's bytes and stat; see `Store.get`."""
         data, stat = await self._get(path, watch)
@@ -263,18 +250,11 @@ class ZooKeeperStore:
         stat = await self._read(path, lambda client, fire: client.exists_async(self._absolute(path), fire), watch)
         return None if stat is None else _stat(stat)
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Replace a node's bytes; see `Store.set`."""
-        new_version = (await self.multi([Set(path, data, version)]))[0]
-        assert isinstance(new_version, int)
-        return new_version
-
     async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
         """Remove a node; see `Store.delete`. A tree that is too large for one multi goes in several, the node itself last."""
         for _ in range(TRIES):
             try:
-                await self.multi([Delete(path, version, recursive)])
-                return
+                return await super().delete(path, version, recursive=recursive)
             except TooLargeError:
                 await self._empty(path)
         raise StoreError(path, "others make nodes below it as quickly as they are deleted")
@@ -344,7 +324,7 @@ class ZooKeeperStore:
                 f"{len(operations)} operations of {nbytes} bytes are more than ZooKeeper takes in one step "
                 f"({MULTI_OPERATIONS} and {MULTI_BYTES}), and they must not be done in several",
             )
-        writes = [_moved(one, self._absolute(one.path)) for one in operations]
+        writes = [replace(one, path=self._absolute(one.path)) for one in operations]
         answer = asyncio.get_running_loop().create_future()
         answers = await self._ask(_Call(operations[0].path, partial(_commit, writes), answer, writes))
         for at, (one, given) in enumerate(zip(operations, answers, strict=True)):
@@ -680,18 +660,6 @@ def _explained(one: Operation, error: Exception) -> StoreError:
             return StoreError(one.path, "ZooKeeper doesn't let this broker do that: its ACL names others")
         case _:
             return StoreError(one.path, f"ZooKeeper refuses it: {type(error).__name__} {error}".rstrip())
-
-
-def _moved(one: Operation, path: str) -> Operation:
-    match one:
-        case Create(_, data, ephemeral, sequence):
-            return Create(path, data, ephemeral, sequence)
-        case Set(_, data, version):
-            return Set(path, data, version)
-        case Delete(_, version):
-            return Delete(path, version)
-        case Check(_, version):
-            return Check(path, version)
 
 
 def _join(path: str, name: str) -> str:
