@@ -34,7 +34,8 @@ from penstock.broker.store.base import (
     paths,
     pieces,
 )
-from penstock.broker.store.zookeeper import WINDOW, ZooKeeperStore
+from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.broker.store.zookeepersession import WINDOW
 from support.patience import until
 from support.store_homes import WAIT_S, Seen, play
 from support.zookeeper import CONNECT, SESSION_MS, CuttingProxy, ZooKeeper, ZooKeeperHome, ensemble, tool
@@ -101,7 +102,7 @@ async def become(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def away(store: ZooKeeperStore) -> bool:
     """Whether the store knows that its connection is lost."""
-    return not store._ready.is_set()
+    return not store._session.ready.is_set()
 
 
 async def done(waited: list[Any]) -> bool:
@@ -113,7 +114,7 @@ async def sent(store: ZooKeeperStore, call: Coroutine[Any, Any, Any]) -> asyncio
     """A call that kazoo has been given."""
     task = asyncio.ensure_future(call)
     await asyncio.sleep(0)
-    assert store._sent
+    assert store._session._sent
     return task
 
 
@@ -273,9 +274,12 @@ def test_nothing_is_done_in_a_session_that_kazoo_would_begin_by_itself(world: Pl
     """The loop is busy while kazoo's thread learns of the expiry, and calls the store before it hears of it."""
 
     async def scenario(home: World) -> None:
-        first = home.store._client.client_id
+        first = home.store._session._client.client_id
         await home.expire(home.store)
-        until(lambda: home.store._handler.over or home.store._client.client_id not in (None, first), "the end of the session")
+        until(
+            lambda: home.store._session._handler.over or home.store._session._client.client_id not in (None, first),
+            "the end of the session",
+        )
         time.sleep(1.0)  # noqa: ASYNC251 - another session would be there by now.
         late = home.store.create("/late", b"yesterday's", ephemeral=True)
         late.send(None)  # As far as a task comes in one step, before any callback of the loop.
@@ -298,7 +302,7 @@ def test_each_connection_is_synced_before_it_is_read_from(world: Play) -> None:
         await home.store.create("/n", b"0")
         first = len(home.proxy.requests)
         home.proxy.cut()
-        until(lambda: len(home.proxy.requests) > first and home.store._client.connected, "kazoo's next connection")
+        until(lambda: len(home.proxy.requests) > first and home.store._session._client.connected, "kazoo's next connection")
         reading = home.store.get("/n")
         waited = reading.send(None)  # The loop hasn't heard that the connection was lost.
         await become(lambda: done([waited]))
@@ -320,7 +324,7 @@ def test_calls_on_a_connection_that_has_just_broken_do_not_block_the_loop(world:
     async def scenario(home: World) -> None:
         await home.store.create("/n", b"0")
         home.proxy.cut(refuse=True)
-        until(lambda: not home.store._client.connected, "kazoo's notice of the cut")
+        until(lambda: not home.store._session._client.connected, "kazoo's notice of the cut")
         reading = [home.store.get("/n") for _ in range(5 * WINDOW)]
         answers = [one.send(None) for one in reading]
         home.proxy.mend()

@@ -159,7 +159,7 @@ class ZooKeeperHome:
         """See Home. The way that ZooKeeper's own tests take: a second connection of the session closes it."""
         assert isinstance(store, ZooKeeperStore)
         await asyncio.get_running_loop().run_in_executor(
-            None, self._close_elsewhere, (store._client._session_id, store._client._session_passwd)
+            None, self._close_elsewhere, (store._session._client._session_id, store._session._client._session_passwd)
         )
 
     def _close_elsewhere(self, client_id: tuple[int, bytes]) -> None:
