@@ -122,29 +122,26 @@ def _has_backup(folder: Path) -> bool:
         return True  # Not known: writing the next one shows what is wrong with the disk.
 
 
-class Backups:
-    """Of one store, in these folders, from `start` to `stop`. On the loop."""
+class Backups(tasks.Background):
+    """Of one store, in these folders, from `start` to `stop`. On the loop. It takes the first backup once no change
+    of the start has come for a while."""
+
+    NAME = "backups"
 
     def __init__(self, store: EmbeddedStore, folders: Sequence[Path]) -> None:
         self._store = store
         self._folders = folders
         self._threads = FolderThreads("backups", 1)
-        self._task: asyncio.Task[None] | None = None
         self._writing: dict[Path, asyncio.Future[None]] = {}  # under way
         self._behind: set[Path] = set()  # of these, those that lack a change that came since
         self._kept = dict.fromkeys(folders, -1)  # the changes that each newest backup has
         self._failing: set[Path] = set()
         self._displaced = ""  # what has become of the store's file, if it isn't in its place
 
-    def start(self) -> None:
-        """Begin; the first backup is taken when no change of the start has come for a while."""
-        self._task = tasks.start(self._run(), "backups")
-
     async def stop(self) -> None:
         """End, after a last backup of what none has yet."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await super().stop()
             await self._is_displaced()
             await self._take()
         await self._threads.stop()

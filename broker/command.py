@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from penstock import failpoints, log, notify
+from penstock import failpoints, log, notify, tasks
 from penstock.broker import check, descriptors, kernelfeatures
 from penstock.broker.configs.brokerconfig import BrokerConfig, http_address, load
 from penstock.broker.context import Endpoint
@@ -177,8 +177,7 @@ async def _serve(server: Server, folders: list[Path]) -> None:
     # A signal while logs are recovered stops the start instead of waiting for its end.
     await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        await tasks.end(starting)
         return
     bound: Endpoint = await starting
     await loop.run_in_executor(None, lambda: kernelfeatures.say(kernelfeatures.find(folders)))

@@ -34,7 +34,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock import log
-from penstock.broker import api
+from penstock.broker import api, tasks
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination import transactionalproduce
 from penstock.broker.logs.folderthreads import FolderThreads
@@ -506,9 +506,7 @@ class Dispatch:
     async def stop(self) -> None:
         """Cancel what still waits; its connections are closed."""
         self._arrived.clear()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.end(*self._tasks)
         await self._context.patience.stop()
         await self._flushing.stop()
         self._coding.shutdown()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from penstock import log
+from penstock import log, tasks
 from penstock.errors import ErrorCode, KafkaError
 
 WAIT_MIN_S = 0.1
@@ -62,6 +62,4 @@ class Patience:
 
     async def stop(self) -> None:
         """Let what still goes on be finished by the next start, or not at all."""
-        for task in tuple(self._going_on):
-            task.cancel()
-        await asyncio.gather(*self._going_on, return_exceptions=True)
+        await tasks.end(*self._going_on)

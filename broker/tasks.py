@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
 from penstock import log
+from penstock.tasks import end
+
+__all__ = ["Background", "end", "start"]
 
 _log = log.get(__name__)
 
 
-def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task on the running loop; what it raises is logged when it ends."""
+def start(work: Coroutine[Any, Any, None], name: str, among: set[asyncio.Task[None]] | None = None) -> asyncio.Task[None]:
+    """A task on the running loop, `among` others until it ends; what it raises is logged then."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(_say)
+    if among is not None:
+        among.add(task)
+        task.add_done_callback(among.discard)
     return task
 
 
@@ -44,3 +51,22 @@ def _say(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         _log.error("the task `%s` has failed", task.get_name(), exc_info=error)
+
+
+class Background(ABC):
+    """What works in a task of its own from `start` to `stop`, on the loop."""
+
+    NAME: str
+    """What the task is called where it fails."""
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = start(self._run(), self.NAME)
+
+    async def stop(self) -> None:
+        """End."""
+        await end(self._task)
+
+    @abstractmethod
+    async def _run(self) -> None: ...

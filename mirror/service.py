@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from penstock import log
+from penstock import log, tasks
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.creation import create, outlived
@@ -94,9 +94,7 @@ class Mirror(Stage):
                 for source in self.sources:
                     group.create_task(self._watch(source))
         finally:
-            for meeting in meetings:
-                meeting.cancel()
-            await asyncio.gather(*meetings, return_exceptions=True)
+            await tasks.end(*meetings)
 
     async def _watch(self, source: Source) -> None:
         """Look at a source again and again: new topics and partitions, who else mirrors it, what operators decided."""

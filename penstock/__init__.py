@@ -16,6 +16,7 @@ output      standard output whose reader may go away
 notify      what a service tells systemd
 groupnames  names of the groups and transactional ids of mirror and dedupe
 hints       values in commands that messages name
+tasks       how tasks that run beside another one end
 failpoints  named places where a test may stop, delay, fail or kill a process
 errors      Kafka's error codes, and the exception that carries one
 """

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock import log
+from penstock import log, tasks
 from penstock.config import ConfigError
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ class HttpServer:
         if self._server is None:
             return
         self._server.close()
-        peers = list(self._peers)
-        for peer in peers:
-            peer.cancel()
-        await asyncio.gather(*peers, return_exceptions=True)
+        await tasks.end(*self._peers)
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from penstock import tasks
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.mirrormaker import mirror_maker
@@ -241,8 +242,7 @@ async def trickle(source: str, target: str, topic: str, partitions: int, rate: f
                 if sending.done():
                     await sending
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            await tasks.end(sending)
             await fetcher.close()
     pairs = itertools.chain.from_iterable(
         zip(acknowledged[number], arrived[number], strict=False) for number in range(partitions)

@@ -53,8 +53,10 @@ def lag(offset: int, log_start: int, log_end: int) -> int:
     return max(0, log_end - max(offset, log_start))
 
 
-class GroupLag:
-    """Of one broker's groups, from `start` to `stop`. On the loop."""
+class GroupLag(tasks.Background):
+    """Of one broker's groups, from `start`, which makes the first round at once, to `stop`. On the loop."""
+
+    NAME = "group lag"
 
     def __init__(
         self, groups: GroupCoordinator, logs: LogManager, folder_of: Callable[[TopicPartition], str], now_ms: Callable[[], int]
@@ -66,20 +68,11 @@ class GroupLag:
         self._threads = FolderThreads("group-lag", 1)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._unread: dict[tuple[str, TopicPartition], Unread] = {}
-        self._task: asyncio.Task[None] | None = None
         self._last = ""  # group up to which the last round came
-
-    def start(self) -> None:
-        """Begin; the first round is made at once."""
-        self._task = tasks.start(self._run(), "group lag")
 
     async def stop(self) -> None:
         """End; a thread that hangs is left behind."""
-        if self._task is not None:
-            running = [self._task, *self._under_way.values()]
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        await tasks.end(self._task, *self._under_way.values())
         self._threads.leave()
 
     def committed(self, name: str) -> list[tuple[TopicPartition, int]]:

@@ -217,9 +217,7 @@ class Coordinator(ABC, Generic[M]):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
-        task = tasks.start(work, f"coordinator of {self.topic}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.start(work, f"coordinator of {self.topic}", self._tasks)
 
     async def sweep_for_ever(self, every_ms: int, event: Callable[[], object]) -> None:
         """Feed every machine that event every so often, in turns with the loop's other work. What it is for is to forget
@@ -293,6 +291,4 @@ class Coordinator(ABC, Generic[M]):
         """End timers and tasks. Requests that still wait stay unanswered: their connections are closing."""
         self._stopped = True
         self._timers.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.end(*self._tasks)

@@ -377,9 +377,7 @@ class Moving:
         if state is None:
             return
         begun = self._moves[key] = Move(topic, index, here, state, beside(state.target, key, FUTURE))
-        task = tasks.start(self._run(begun), f"move {topic.name}-{index}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.start(self._run(begun), f"move {topic.name}-{index}", self._tasks)
 
     async def _run(self, move: Move) -> None:
         loop, copying = asyncio.get_running_loop(), Copying(move)

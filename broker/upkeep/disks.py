@@ -68,9 +68,7 @@ class Disks:
     async def stop(self) -> None:
         """End; the ballasts stay until the folders are let go."""
         asyncio.get_running_loop().remove_reader(self._logs.news_fd)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await tasks.end(self._task)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     def _hear(self) -> None:

@@ -117,9 +117,7 @@ class LogCleaner:
         """End; a pass that is under way ends between two batches and leaves its log as it was."""
         self._stopped = True
         self._pace.end()
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await tasks.end(*self._tasks.values())
         await self._threads.stop()
 
     def _sizes(self) -> tuple[int, float, int]:

@@ -55,11 +55,7 @@ class PendingUpkeep:
 
     async def stop(self) -> None:
         """End; what is under way is waited for. `look` may not be called any more."""
-        tasks_of_all = (*self._flushing.values(), self._giving_back, self._proving)
-        running = [task for task in tasks_of_all if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await tasks.end(*self._flushing.values(), self._giving_back, self._proving)
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     def _rolled(self, path: str) -> bool:

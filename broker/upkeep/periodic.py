@@ -43,9 +43,7 @@ class PeriodicUpkeep:
 
     async def stop(self) -> None:
         """End; a round that is under way is waited for."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.end(*self._tasks)
         await asyncio.get_running_loop().run_in_executor(self._threads[0], self._note_time)
         for thread in self._threads:
             await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)

@@ -105,13 +105,14 @@ class Rates:
         return {name: max(0.0, number - before.get(name, 0.0)) / passed_s for name, number in self._read().items()}
 
 
-class Pulse:
+class Pulse(tasks.Background):
     """The loop's, from `start` to `stop`. On the loop; each of `looks` is called twice a second."""
+
+    NAME = "pulse"
 
     def __init__(self, *looks: Callable[[], None]) -> None:
         self._looks = looks
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._task: asyncio.Task[None] | None = None
         self.delays = [0] * (len(DELAY_BOUNDS_S) + 1)
         """How often the loop was so late: a count for each of DELAY_BOUNDS_S, and one for what is above."""
         self.delay_s = 0.0
@@ -120,16 +121,6 @@ class Pulse:
     def busy_s(self) -> float:
         """The processor time that the loop's thread has used."""
         return time.clock_gettime(self._clock)
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = tasks.start(self._run(), "pulse")
-
-    async def stop(self) -> None:
-        """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

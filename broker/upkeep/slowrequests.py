@@ -20,23 +20,18 @@ LOST = "slow_requests_lost"
 _log = log.get(__name__)
 
 
-class SlowRequests:
+class SlowRequests(tasks.Background):
     """Of one data plane, from `start` to `stop`. On the loop."""
+
+    NAME = "slow requests"
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
         self._lost = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = tasks.start(self._run(), "slow requests")
 
     async def stop(self) -> None:
         """End; what wasn't said yet is said."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         self._say()
 
     async def _run(self) -> None:

@@ -30,8 +30,10 @@ class Space(NamedTuple):
     asked_s: float
 
 
-class FolderSpace:
-    """Of all log folders, from `start` to `stop`. On the loop."""
+class FolderSpace(tasks.Background):
+    """Of all log folders, from `start`, which asks the disks at once, to `stop`. On the loop."""
+
+    NAME = "space"
 
     def __init__(self, dirs: LogDirs) -> None:
         self._dirs = dirs
@@ -39,18 +41,10 @@ class FolderSpace:
         self._found: dict[str, Space] = {}
         self._asking: dict[str, float] = {}  # those whose answer is not there yet, and when they were asked, monotonic
         self._tasks: set[asyncio.Task[None]] = set()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin; the disks are asked at once."""
-        self._task = tasks.start(self._run(), "space")
 
     async def stop(self) -> None:
         """End; a thread that hangs is left behind."""
-        if self._task is not None:
-            for task in (self._task, *self._tasks):
-                task.cancel()
-            await asyncio.gather(self._task, *self._tasks, return_exceptions=True)
+        await tasks.end(self._task, *self._tasks)
         self._threads.leave()
 
     def get(self, path: str) -> Space | None:
@@ -67,9 +61,7 @@ class FolderSpace:
         while True:
             for log_dir in self._dirs:
                 if str(log_dir.path) not in self._asking:
-                    task = tasks.start(self._ask(log_dir), f"space {log_dir.path}")
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    tasks.start(self._ask(log_dir), f"space {log_dir.path}", self._tasks)
             await asyncio.sleep(EVERY_S)
 
     async def _ask(self, log_dir: LogDir) -> None:

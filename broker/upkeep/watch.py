@@ -58,8 +58,10 @@ SENTENCES = {
 _log = log.get(__name__)
 
 
-class Watch:
+class Watch(tasks.Background):
     """Watches one data plane from `start` to `stop`. On the loop."""
+
+    NAME = "watch"
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
@@ -69,17 +71,10 @@ class Watch:
         self._addresses: dict[str, Counter[str]] = {name: Counter() for name in SENTENCES}
         self._held_bytes: Counter[str] = Counter()
         self._last: dict[str, Closed] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._task = tasks.start(self._run(), "watch")
 
     async def stop(self) -> None:
         """End; what wasn't said yet is said."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         self._look(float("inf"))
 
     async def _run(self) -> None:

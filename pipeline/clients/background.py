@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar
 
+from penstock import tasks
 from penstock.config import Schema
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.client import Client
@@ -66,9 +67,7 @@ class BackgroundLoop:
 
 async def _cancel_others() -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await tasks.end(*others)
 
 
 class UnderWay(Exception):

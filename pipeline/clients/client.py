@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Self, TypeVar
 
-from penstock import log
+from penstock import log, tasks
 from penstock.config import Config, ConfigError, Schema, parse_server
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients import properties
@@ -103,9 +103,7 @@ class Client:
     async def close(self) -> None:
         """Close all connections; what waits on them fails with ConnectionLost."""
         self._closed = True
-        for task in self._connecting.values():
-            task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await tasks.end(*self._connecting.values())
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from penstock import log
+from penstock import log, tasks
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
@@ -200,10 +200,7 @@ class Sender:
 
     async def close(self, error: KafkaError) -> None:
         """Fail all that has no answer and end the recoveries."""
-        tasks = [line.recovery for line in self._lines.values() if line.recovery is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(*(line.recovery for line in self._lines.values()))
         for line in self._lines.values():
             self._fail_all(line, error)
         self._lines.clear()

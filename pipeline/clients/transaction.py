@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock import log
+from penstock import log, tasks
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.connection import Piece
@@ -385,10 +385,8 @@ class TransactionalSender:
 
     async def _stop_adding(self) -> None:
         """End the adder, which may not even have begun, and fail what waits for it."""
-        if self._adder is not None:
-            self._adder.cancel()
-            await asyncio.gather(self._adder, return_exceptions=True)
-            self._adder = None
+        await tasks.end(self._adder)
+        self._adder = None
         adding, self._adding = self._adding, {}
         for future in adding.values():
             future.set_exception(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))

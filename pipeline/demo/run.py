@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock import tasks
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.demo import flights
@@ -308,9 +309,7 @@ async def _guarded(run: Run, dice: random.Random) -> None:
             task.result()
     finally:
         run.ending = True
-        for task in (main, *guards):
-            task.cancel()
-        await asyncio.gather(main, *guards, return_exceptions=True)
+        await tasks.end(main, *guards)
 
 
 async def _audit(run: Run) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from penstock import tasks
+
 LAST_TURN_S = 10.0
 """How long a stop waits for the turns and the commits under way."""
 
@@ -16,8 +18,7 @@ async def to_its_end(work: Awaitable[None]) -> None:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task], timeout=LAST_TURN_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await tasks.end(task)
         raise
     finally:
         del task  # or it and its exception hold each other, and all that was fetched, until garbage is collected

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock import log
+from penstock import log, tasks
 from penstock.config import Config
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
@@ -125,10 +125,7 @@ class Stage(abc.ABC):
 
     async def close(self) -> None:
         """End what is under way, and close everything."""
-        for task in (self._watching, self._work):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await tasks.end(self._watching, self._work)
         await self._close_own()
         await self.target.close()
 
