@@ -221,6 +221,13 @@ def one(page: Page, family: Family, number: float, values: Sequence[str] = ()) -
     page.sample(values, number)
 
 
+def each(page: Page, family: Family, numbers: Mapping[str, float]) -> None:
+    """A family with one label, and a sample for each of its values."""
+    page.family(family)
+    for value, number in numbers.items():
+        page.sample((value,), number)
+
+
 def _memory_and_files() -> tuple[int, int, int]:
     """Bytes of address space, bytes in RAM, open descriptors. Raises OSError."""
     pages = Path("/proc/self/statm").read_text().split()

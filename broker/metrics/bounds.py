@@ -6,10 +6,10 @@ kind of series has a number of rows and of bytes; what is left out is counted, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.broker.metrics.families import DROPPED
-from penstock.metrics import Family, Page, labels_text
+from penstock.metrics import REST, Family, Page, labels_text
 
 ROWS_MAX = 2_000
 PAGE_BYTES = 1_000_000
@@ -49,6 +49,24 @@ class Bounds:
         for family in dict.fromkeys(families):
             self.drop(family, (len(labels) if of is None else of) - count)
         return count
+
+    def write_largest(
+        self,
+        page: Page,
+        family: Family,
+        rows: Iterable[tuple[Sequence[str], float]],
+        most_bytes: int,
+        *,
+        with_rest: bool = True,
+    ) -> None:
+        """A family's largest samples, as many as fit, of rows with its labels' values; `with_rest`: the others as one sum."""
+        ordered = sorted(rows, key=lambda row: row[1], reverse=True)
+        labels = [labels_text(family, which) for which, _ in ordered[:ROWS_MAX]]
+        count = self.fitting([family], labels, most_bytes, len(ordered))
+        page.family(family)
+        page.samples([(text, number) for text, (_, number) in zip(labels[:count], ordered, strict=False)])
+        if with_rest and count < len(ordered):
+            page.sample((REST,) * len(family.labels), sum(number for _, number in ordered[count:]))
 
     def drop(self, family: Family, count: int) -> None:
         """Series of a family that were left out."""

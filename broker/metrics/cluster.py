@@ -27,7 +27,7 @@ from penstock.broker.metrics.families import (
     UNCLEAN_ELECTIONS,
 )
 from penstock.broker.upkeep.space import FolderSpace
-from penstock.metrics import Page, one
+from penstock.metrics import Page, each, one
 
 
 def write(page: Page, context: Context) -> None:
@@ -61,6 +61,4 @@ def write_folders(page: Page, context: Context, space: FolderSpace, folder_bytes
         (FOLDER_OFFLINE, {str(log_dir.path): int(log_dir.offline) for log_dir in dirs}),
         (FOLDER_FULL, {path: int(path in states and states[path].space != 0) for path in paths}),
     ):
-        page.family(family)
-        for path, number in figures.items():
-            page.sample((path,), number)
+        each(page, family, figures)

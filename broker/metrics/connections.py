@@ -18,7 +18,7 @@ from penstock.broker.metrics.families import (
     THREAD_STANDS,
 )
 from penstock.broker.upkeep.pulse import DELAY_BOUNDS_S, NETWORK, Beats, Pulse, Rates
-from penstock.metrics import REST, Page, labels_text, one
+from penstock.metrics import Page, each, one
 from penstock.pyx.net.border import DataPlane
 
 WORKER, LOOP = "worker-", "loop"
@@ -48,13 +48,11 @@ class ConnectionGatherer:
         counters = self._data_plane.counters()
         one(page, CONNECTIONS, counters["connections"])
         one(page, CONNECTIONS_ACCEPTED, counters["connections_accepted"])
-        page.family(CONNECTIONS_CLOSED)
         for_reasons = {name.removeprefix("closed_"): count for name, count in counters.items() if name.startswith("closed_")}
         for_reasons[PEER] = max(0, counters["connections_closed"] - sum(for_reasons.values()))
-        for reason, count in for_reasons.items():
-            page.sample((reason,), count)
+        each(page, CONNECTIONS_CLOSED, for_reasons)
         self._write_threads(page)
-        self._write_clients(page, bounds)
+        bounds.write_largest(page, CLIENTS, self._data_plane.software().items(), CLIENTS_BYTES)
 
     def _write_threads(self, page: Page) -> None:
         threads = self._data_plane.threads()
@@ -63,14 +61,9 @@ class ConnectionGatherer:
         for thread in network:
             for listener, count in thread.connections.items():
                 page.sample((listener, thread.name.removeprefix(NETWORK)), count)
-        for family, numbers in (
-            (THREAD_BUSY, {thread.name: thread.busy_ns / 1e9 for thread in threads}),
-            (THREAD_BEATS, {thread.name: thread.beats for thread in threads}),
-            (THREAD_STANDS, self._beats.stands_s),
-        ):
-            page.family(family)
-            for name, number in numbers.items():
-                page.sample((name,), number)
+        each(page, THREAD_BUSY, {thread.name: thread.busy_ns / 1e9 for thread in threads})
+        each(page, THREAD_BEATS, {thread.name: thread.beats for thread in threads})
+        each(page, THREAD_STANDS, self._beats.stands_s)
         busy = self._busy.now()
         one(page, NETWORK_IDLE, _idle([busy[thread.name] for thread in network]))
         workers = [busy[thread.name] for thread in threads if thread.name.startswith(WORKER)]
@@ -78,15 +71,6 @@ class ConnectionGatherer:
         one(page, LOOP_BUSY, self._pulse.busy_s())
         page.family(LOOP_DELAY)
         page.histogram((), DELAY_BOUNDS_S, self._pulse.delays, self._pulse.delay_s)
-
-    def _write_clients(self, page: Page, bounds: Bounds) -> None:
-        software = sorted(self._data_plane.software().items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(CLIENTS, which) for which, _ in software]
-        count = bounds.fitting([CLIENTS], labels, CLIENTS_BYTES)
-        page.family(CLIENTS)
-        page.samples([(text, number) for text, (_, number) in zip(labels[:count], software, strict=False)])
-        if count < len(software):
-            page.sample((REST, REST), sum(number for _, number in software[count:]))
 
 
 def _idle(busy: list[float]) -> float:

@@ -18,7 +18,7 @@ from penstock.broker.metrics.families import (
 )
 from penstock.broker.metrics.partitions import LogFigures
 from penstock.broker.turns import Turns
-from penstock.metrics import REST, Page, labels_text
+from penstock.metrics import Page, labels_text
 
 EACH_BYTES, SUMS_BYTES, MEMBERS_BYTES = 200_000, 80_000, 60_000
 OF_PARTITION = (GROUP_LAG, GROUP_OFFSET, GROUP_LAG_SECONDS, GROUP_LAG_ESTIMATED)
@@ -35,13 +35,13 @@ class GroupGatherer:
         """All families of groups; `logs` are the open ones."""
         rows: list[tuple[int, str, TopicPartition, int]] = []  # lag, group, partition, committed offset
         sums: dict[tuple[str, str], int] = {}
-        members: dict[str, int] = {}
+        members: dict[tuple[str], int] = {}
         for name in list(self._context.groups.entries):
             await turns.take()
             group = self._context.groups.find(name)
             if group is None or group.dead:
                 continue
-            members[name] = len(group.members)
+            members[name,] = len(group.members)
             for key, offset in self._group_lag.committed(name):
                 if (log := logs.get(key)) is None:
                     continue  # It isn't open, or its topic was deleted.
@@ -52,9 +52,9 @@ class GroupGatherer:
         rows.sort(reverse=True)
         await self._write_each(page, bounds, rows, turns)
         await turns.take()
-        self._write_sums(page, bounds, sums)
+        bounds.write_largest(page, GROUP_LAG_SUM, sums.items(), SUMS_BYTES)
         await turns.take()
-        self._write_members(page, bounds, members)
+        bounds.write_largest(page, GROUP_MEMBERS, members.items(), MEMBERS_BYTES)
 
     async def _write_each(
         self, page: Page, bounds: Bounds, rows: list[tuple[int, str, TopicPartition, int]], turns: Turns
@@ -81,21 +81,3 @@ class GroupGatherer:
         page.samples([(text, seconds) for text, (seconds, _) in ages])
         page.family(GROUP_LAG_ESTIMATED)
         page.samples([(text, int(not is_exact)) for text, (_, is_exact) in ages])
-
-    def _write_sums(self, page: Page, bounds: Bounds, sums: Mapping[tuple[str, str], int]) -> None:
-        ordered = sorted(sums.items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(GROUP_LAG_SUM, which) for which, _ in ordered[:ROWS_MAX]]
-        count = bounds.fitting((GROUP_LAG_SUM,), labels, SUMS_BYTES, len(ordered))
-        page.family(GROUP_LAG_SUM)
-        page.samples([(text, number) for text, (_, number) in zip(labels[:count], ordered, strict=False)])
-        if count < len(ordered):
-            page.sample((REST, REST), sum(number for _, number in ordered[count:]))
-
-    def _write_members(self, page: Page, bounds: Bounds, members: Mapping[str, int]) -> None:
-        ordered = sorted(members.items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(GROUP_MEMBERS, (name,)) for name, _ in ordered[:ROWS_MAX]]
-        count = bounds.fitting((GROUP_MEMBERS,), labels, MEMBERS_BYTES, len(ordered))
-        page.family(GROUP_MEMBERS)
-        page.samples([(text, number) for text, (_, number) in zip(labels[:count], ordered, strict=False)])
-        if count < len(ordered):
-            page.sample((REST,), sum(number for _, number in ordered[count:]))

@@ -35,9 +35,7 @@ class BrokerHealth:
 
     async def stop(self) -> None:
         """Ask nobody any more."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await tasks.end(self._asking)
 
     async def _ask(self, store: Store) -> None:
         while True:

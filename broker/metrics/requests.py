@@ -11,7 +11,7 @@ from itertools import accumulate
 from penstock.broker.metrics.bounds import Bounds
 from penstock.broker.metrics.families import REQUEST_SECONDS, REQUESTS, SLOW_REQUESTS, TIMES
 from penstock.broker.turns import Turns
-from penstock.metrics import Page, labels_text
+from penstock.metrics import Page, each, labels_text
 from penstock.pyx.net.border import BOUNDS_S, DataPlane, RequestTimes
 from penstock.pyx.wire.header import REQUESTS as MESSAGES
 
@@ -74,14 +74,10 @@ class RequestGatherer:
         self._write_counts(page, bounds)
 
     def _write_counts(self, page: Page, bounds: Bounds) -> None:
-        seen = sorted(self._data_plane.requests_by_version().items(), key=lambda row: row[1], reverse=True)
-        labels = [labels_text(REQUESTS, (_name(key), str(version))) for (key, version), _ in seen]
-        count = bounds.fitting([REQUESTS], labels, VERSIONS_BYTES)
-        page.family(REQUESTS)
-        page.samples([(text, number) for text, (_, number) in zip(labels[:count], seen, strict=False)])
-        page.family(SLOW_REQUESTS)
-        for request, number in sorted(self._data_plane.slow_counts().items()):
-            page.sample((request,), number)
+        counts = self._data_plane.requests_by_version().items()
+        seen = [((_name(key), str(version)), number) for (key, version), number in counts]
+        bounds.write_largest(page, REQUESTS, seen, VERSIONS_BYTES, with_rest=False)
+        each(page, SLOW_REQUESTS, dict(sorted(self._data_plane.slow_counts().items())))
 
 
 def _name(key: int) -> str:
