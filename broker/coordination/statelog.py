@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock import log
 from penstock.broker.coordination.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
@@ -27,7 +27,7 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, split
 from penstock.pyx.record.rawbatch import records as open_batch
 from penstock.pyx.wire.header import decode_version, encode_versioned
-from penstock.pyx.wire.message import WireError
+from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -42,6 +42,7 @@ OFFSET_KEYS, GROUP_KEY, TRANSACTION_KEY = (0, 1), 2, 0
 BATCH_MAX_BYTES = 900_000
 READ_BYTES = 4 << 20
 
+V = TypeVar("V", bound=Message)
 KeyValue = tuple[bytes, bytes | None]
 
 # Looked up now: the first use reads a file, and there may be no file descriptor then.
@@ -217,11 +218,9 @@ def decode_commits(
 
 
 def _read_offset_value(value: bytes | None) -> Committed | None:
-    if value is None:
+    message = _message(value, OffsetCommitValue)
+    if message is None:
         return None
-    version, rest = decode_version(value)
-    _known(version, OffsetCommitValue)
-    message = OffsetCommitValue.decode(rest, version)
     return Committed(
         message.offset,
         message.leader_epoch,
@@ -232,11 +231,9 @@ def _read_offset_value(value: bytes | None) -> Committed | None:
 
 
 def _read_group_value(value: bytes | None) -> GroupSnapshot | None:
-    if value is None:
+    message = _message(value, GroupMetadataValue)
+    if message is None:
         return None
-    version, rest = decode_version(value)
-    _known(version, GroupMetadataValue)
-    message = GroupMetadataValue.decode(rest, version)
     members = tuple(
         MemberSnapshot(
             member.member_id,
@@ -270,11 +267,9 @@ def decode_transaction_record(key: bytes, value: bytes | None, offset: int) -> L
 
 
 def _read_transaction_value(value: bytes | None) -> Facts | None:
-    if value is None:
+    message = _message(value, TransactionLogValue)
+    if message is None:
         return None
-    version, rest = decode_version(value)
-    _known(version, TransactionLogValue)
-    message = TransactionLogValue.decode(rest, version)
     try:
         state = TransactionState(message.transaction_status)
     except ValueError:
@@ -297,9 +292,14 @@ def _read_transaction_value(value: bytes | None) -> Facts | None:
     )
 
 
-def _known(version: int, message: Any) -> None:
-    if not message.MIN_VERSION <= version <= message.MAX_VERSION:
-        raise WireError(f"{message.__name__} version {version}")
+def _message(value: bytes | None, kind: type[V]) -> V | None:
+    """A record's value; None: a tombstone. Raises WireError for a version that isn't known, too."""
+    if value is None:
+        return None
+    version, rest = decode_version(value)
+    if not kind.MIN_VERSION <= version <= kind.MAX_VERSION:
+        raise WireError(f"{kind.__name__} version {version}")
+    return kind.decode(rest, version)
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
