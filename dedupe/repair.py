@@ -104,9 +104,7 @@ async def repair(
     if position >= end:
         return 0
     logger.info("repairs the store from output offsets %d to %d", position, end)
-    fetcher = Fetcher(admin, isolation="read_committed", partition_max_bytes=max_bytes)
-    fetcher.assign({output: position})
-    try:
+    async with Fetcher(admin, {output: position}, isolation="read_committed", partition_max_bytes=max_bytes) as fetcher:
         while position < end:
             for fetched in await fetcher.fetch():
                 corrupt: list[RawBatch] = []
@@ -128,8 +126,6 @@ async def repair(
                     fetcher.seek(output, position)
                 elif fetched.error is not None:
                     raise fetched.error
-    finally:
-        await fetcher.close()
     logger.info("repaired: %d records read", read)
     return read
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.metadata import TopicInfo
 
@@ -40,7 +39,4 @@ class Into:
 
 async def topic_of(cluster: Admin, topic: str, where: str, refresh: bool = True) -> TopicInfo:
     """A topic as a cluster has it now, or (without `refresh`) had it when it was last asked. Raises KafkaError."""
-    found = await cluster.metadata([topic], refresh=refresh)
-    if topic not in found.topics:
-        raise KafkaError(found.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"`{topic}` at the {where}")
-    return found.topics[topic]
+    return (await cluster.metadata([topic], refresh=refresh)).topic(topic, f"`{topic}` at the {where}")

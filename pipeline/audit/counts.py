@@ -129,16 +129,13 @@ async def count_topic(
     """
     counts = TopicCounts()
     async with timeouts.admin(bootstrap, CLIENT_ID) as admin:
-        cluster = await admin.metadata([topic])
-        if topic not in cluster.topics:
-            code = cluster.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            raise KafkaError(code, f"topic `{topic}` on {bootstrap}")
+        there = (await admin.metadata([topic])).topic(topic, f"topic `{topic}` on {bootstrap}")
         policies = [e.value for e in await admin.config_entries(TOPIC_RESOURCE, topic) if e.name == "cleanup.policy"]
         counts.compacted = any("compact" in (policy or "") for policy in policies)
         for partition, (offset, mark) in (read or {}).items():
             if mark is not None and (why := await differs(admin, (topic, partition), mark, offset)):
                 counts.others[partition] = why
-        partitions = [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
+        partitions = [(topic, number) for number in sorted(there.partitions)]
         starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
         counts.starts = {partition: starts[(topic, partition)].offset for _, partition in partitions}
         asked = {} if ends is None else {tp: ends.get(tp[1], 0) for tp in partitions}
@@ -202,9 +199,7 @@ async def _scan(
     gaps: Mapping[int, Sequence[Range]],
 ) -> None:
     left = {(topic, partition): start for partition, start in counts.starts.items() if start < counts.ends[partition]}
-    fetcher = Fetcher(admin, isolation="read_committed")
-    fetcher.assign(dict(left))
-    try:
+    async with Fetcher(admin, left, isolation="read_committed") as fetcher:
         while left:
             seen = 0
             for fetched in await fetcher.fetch():
@@ -221,8 +216,6 @@ async def _scan(
                     left.pop(fetched.tp, None)
                     fetcher.pause(fetched.tp)
             on_progress(seen)
-    finally:
-        await fetcher.close()
 
 
 async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched, gaps: Sequence[Range]) -> int:

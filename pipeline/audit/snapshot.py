@@ -163,16 +163,12 @@ async def _read(admin: Admin, tp: TopicPartition, start: int, end: int, patience
     if (await stable_ends(admin, [tp], {tp: end}, patience))[tp] < end:
         return None
     found: list[RawBatch] = []
-    fetcher = Fetcher(admin, isolation="read_committed")
-    fetcher.assign({tp: start})
-    try:
+    async with Fetcher(admin, {tp: start}, isolation="read_committed") as fetcher:
         while fetcher.position(tp) < end:
             for fetched in await fetcher.fetch(ahead=False):
                 found += [batch for batch in fetched.batches if batch.base_offset < end]
                 if fetched.error is not None:
                     return None
-    finally:
-        await fetcher.close()
     return found
 
 
@@ -183,9 +179,7 @@ async def take(config: Config, timeouts: Timeouts = DEFAULT_TIMEOUTS, patience: 
     async with timeouts.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
         counts = []
         for name in (topic, output):
-            found = (await admin.metadata([name])).topics.get(name)
-            if found is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{name}` is not on the aggregate cluster")
+            found = (await admin.metadata([name])).topic(name, f"topic `{name}` is not on the aggregate cluster")
             counts.append(len(found.partitions))
         if counts[0] != counts[1]:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"`{topic}` has {counts[0]} partitions and `{output}` {counts[1]}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from penstock import log, tasks
 from penstock.config import Config, ConfigError, Schema, parse_server
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.connection import Connection, ConnectionLost, Piece
@@ -334,8 +334,7 @@ class Client:
         may_create = self.config["allow.auto.create.topics"] and bool(topics)
         request = MetadataRequest(topics=named, allow_auto_topic_creation=may_create)
         answer = await self.send(ANY_NODE, request)
-        if answer.error_code:
-            raise KafkaError(answer.error_code, "metadata")
+        raise_for(answer.error_code, "metadata")
         self._cluster = self._cluster.merge(answer, topics is None)
         now = asyncio.get_running_loop().time()
         for name in self._cluster.topics if topics is None else topics:
@@ -368,10 +367,7 @@ class Client:
 
         async def attempt() -> int:
             cluster = await self.metadata([topic])
-            if topic in cluster.errors:
-                code = cluster.errors[topic]
-                raise KafkaError(code, f"topic `{topic}`")
-            info = cluster.topics[topic].partitions.get(partition) if topic in cluster.topics else None
+            info = cluster.topic(topic).partitions.get(partition)
             if info is None:
                 self.forget(topic)
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{topic}` partition {partition}")
@@ -392,8 +388,7 @@ class Client:
 
         async def attempt() -> int:
             answer = await self.send(ANY_NODE, FindCoordinatorRequest(key=key, key_type=KIND_NUMBERS[kind]))
-            if answer.error_code:
-                raise KafkaError(answer.error_code, f"coordinator of {kind} `{key}`")
+            raise_for(answer.error_code, f"coordinator of {kind} `{key}`")
             if answer.node_id not in self._cluster.brokers:
                 await self._ask_metadata([])
             return int(answer.node_id)

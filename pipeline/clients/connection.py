@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from penstock import __version__
-from penstock.errors import ErrorCode, KafkaError, os_error_text
+from penstock.errors import ErrorCode, KafkaError, os_error_text, raise_for
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -135,8 +135,7 @@ class Connection:
             _, answer = decode_response(ApiVersionsResponse, frame, 0 if refused else version)
             if not refused:
                 break
-        if answer.error_code:
-            raise KafkaError(answer.error_code, f"ApiVersions at `{self.name}`")
+        raise_for(answer.error_code, f"ApiVersions at `{self.name}`")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
         self.features_epoch = answer.finalized_features_epoch

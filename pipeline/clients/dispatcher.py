@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock import log
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.accumulator import Accumulator
 from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition
 from penstock.pipeline.clients.delivery import Batch
@@ -139,8 +139,7 @@ class Dispatcher:
 
         async def attempt() -> tuple[int, int]:
             answer = await self._client.send(ANY_NODE, request)
-            if answer.error_code:
-                raise KafkaError(answer.error_code, "producer id")
+            raise_for(answer.error_code, "producer id")
             return answer.producer_id, answer.producer_epoch
 
         try:

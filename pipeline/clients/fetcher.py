@@ -10,10 +10,10 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from penstock import log
-from penstock.errors import ErrorCode, KafkaError
+from penstock import log, tasks
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.metadata import NO_TOPIC_ID
@@ -141,12 +141,13 @@ class Fetcher:
     only. What can be cured by waiting (a leader that moved or died) is retried inside and becomes an `error`
     only after `default.api.timeout.ms` without success. OFFSET_OUT_OF_RANGE is always given to the caller,
     and so is INCONSISTENT_TOPIC_ID: the topic was deleted and created again, so the position means nothing any
-    more.
+    more. It fetches what `offsets` names, as `assign` has them. As a context it is closed at its end.
     """
 
     def __init__(
         self,
         client: Client,
+        offsets: Mapping[TopicPartition, int] | None = None,
         *,
         isolation: Isolation = "read_committed",
         max_bytes: int = 16 << 20,
@@ -169,6 +170,13 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._purpose = f"fetch-{next(_fetcher_numbers)}"
         self._log = log.get(__name__, client_id=client.config["client.id"])
+        self.assign(offsets or {})
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
 
     # Positions
 
@@ -255,10 +263,7 @@ class Fetcher:
         """Forget all partitions and end what is under way."""
         self._states.clear()
         self._results.clear()
-        tasks = [*self._tasks.values(), *self._searches.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(*self._tasks.values(), *self._searches.values())
 
     def _take(self) -> list[Fetched]:
         results, self._results = self._results, []
@@ -303,9 +308,7 @@ class Fetcher:
         """Ask for a topic's leaders; partitions without one are put off."""
         failure: KafkaError | None = None
         try:
-            cluster = await self.client.metadata([topic])
-            if topic in cluster.errors:
-                failure = KafkaError(cluster.errors[topic], f"topic `{topic}`")
+            (await self.client.metadata([topic])).topic(topic)
         except KafkaError as error:
             failure = error
         finally:
@@ -347,8 +350,7 @@ class Fetcher:
             timeout_ms = self.client.config["request.timeout.ms"] + self._max_wait_ms
             connection = await self.client.connection(node_id, self._purpose)
             answer: FetchResponse = await self.client.send_on(connection, node_id, self._request(states), timeout_ms=timeout_ms)
-            if answer.error_code:
-                raise KafkaError(answer.error_code, f"fetch from broker {node_id}")
+            raise_for(answer.error_code, f"fetch from broker {node_id}")
             names = {state.topic_id: state.topic for state in states}
             for topic in answer.responses:
                 name = topic.topic or names.get(bytes(topic.topic_id), "")

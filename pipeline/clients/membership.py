@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import log
 from penstock.config import Config
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients import assignors
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.assignors import Member
@@ -122,8 +122,7 @@ class Membership:
             accept=frozenset({ErrorCode.MEMBER_ID_REQUIRED}),
         )
         self.member_id = answer.member_id
-        if answer.error_code:
-            raise KafkaError(answer.error_code, f"join group `{self.group}`")
+        raise_for(answer.error_code, f"join group `{self.group}`")
         self.generation_id = answer.generation_id
         return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import MetadataResponse
 
 NO_TOPIC_ID = bytes(16)  # what brokers older than topic ids (KIP-516) say
@@ -61,6 +62,12 @@ class Cluster:
             topics={name: info for name, info in self.topics.items() if name in wanted},
             errors={name: code for name, code in self.errors.items() if name in wanted},
         )
+
+    def topic(self, name: str, what: str = "") -> TopicInfo:
+        """A topic, which messages call `what`. Raises KafkaError for one that isn't there."""
+        if name not in self.topics:
+            raise KafkaError(self.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), what or f"topic `{name}`")
+        return self.topics[name]
 
     def merge(self, answer: MetadataResponse, whole: bool) -> Cluster:
         """What is known after an answer; `whole` says that it lists every topic there is.

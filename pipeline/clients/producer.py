@@ -185,11 +185,7 @@ class Producer(SyncClient[Client]):
 
         async def ask() -> tuple[int, list[int]]:
             await self._client.leader(topic, 0, timeout_ms=left_s * 1000)
-            cluster = await self._client.metadata([topic])
-            parts = cluster.topics[topic].partitions if topic in cluster.topics else {}
-            if not parts:
-                code = cluster.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                raise KafkaError(code, f"topic `{topic}`")
+            parts = (await self._client.metadata([topic])).topic(topic).partitions
             return len(parts), [number for number, info in parts.items() if info.leader >= 0] or list(parts)
 
         try:

@@ -59,9 +59,7 @@ async def create_topics(
 
 
 async def _seen(client: Client, topic: str) -> list[int]:
-    cluster = await client.metadata([topic])
-    raise_for(cluster.errors.get(topic, 0), f"topic `{topic}`")
-    return list(cluster.topics[topic].partitions)
+    return list((await client.metadata([topic])).topic(topic).partitions)
 
 
 async def delete_topics(client: Client, names: Iterable[str], *, missing_ok: bool = False) -> None:

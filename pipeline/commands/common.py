@@ -111,7 +111,4 @@ def time_text(timestamp_ms: int) -> str | None:
 async def topic_counts(admin: Admin, names: Sequence[str]) -> dict[str, list[int]]:
     """The partitions of topics. Raises KafkaError for one that is not there."""
     seen = await admin.metadata(list(names), refresh=True)
-    for name in names:
-        if name not in seen.topics:
-            raise KafkaError(seen.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"topic `{name}`")
-    return {name: sorted(seen.topics[name].partitions) for name in names}
+    return {name: sorted(seen.topic(name).partitions) for name in names}

@@ -223,11 +223,9 @@ async def _ends(admin: Admin, tps: Sequence[TopicPartition]) -> dict[TopicPartit
 async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[TopicPartition, float | None]:
     """Seconds since the first record at or after each offset, None if that is of the future; a partition that gives none in
     time is left out."""
-    fetcher = Fetcher(admin, isolation="read_uncommitted", partition_max_bytes=64 << 10)
-    fetcher.assign(unread)
     ages: dict[TopicPartition, float | None] = {}
     until = time.monotonic() + FIRST_UNREAD_TIMEOUT_S
-    try:
+    async with Fetcher(admin, unread, isolation="read_uncommitted", partition_max_bytes=64 << 10) as fetcher:
         while len(ages) < len(unread) and time.monotonic() < until:
             for fetched in await fetcher.fetch():
                 if fetched.error is not None:
@@ -244,6 +242,4 @@ async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[To
                     age_s = round(time.time() - timestamp / 1000, 1)
                     ages[fetched.tp] = max(0.0, age_s) if age_s >= -SKEW_S else None
                     fetcher.pause(fetched.tp)
-    finally:
-        await fetcher.close()
     return ages

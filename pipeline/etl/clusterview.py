@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from typing import Literal, NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
@@ -86,15 +86,6 @@ class ClusterView:
             yield
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked{about}: {error}") from None
-
-    @asynccontextmanager
-    async def _fetcher(self, starts: Offsets, **options: Any) -> AsyncIterator[Fetcher]:
-        fetcher = Fetcher(await self._connected(), **options)
-        fetcher.assign(starts)
-        try:
-            yield fetcher
-        finally:
-            await fetcher.close()
 
     async def topic(self, topic: str) -> TopicInfo:
         """The topic as it is now. Raises Unreachable."""
@@ -203,7 +194,7 @@ class ClusterView:
             return confirmed
         stable = await self.offsets(left, LATEST)
         starts = {tp: offset for tp, offset in left.items() if offset < stable[tp]}
-        async with self._fetcher(starts, isolation="read_committed", partition_max_bytes=PEEK_BYTES) as fetcher:
+        async with Fetcher(await self._connected(), starts, partition_max_bytes=PEEK_BYTES) as fetcher:
             while fetcher.assigned():
                 for fetched in await fetcher.fetch():
                     if fetched.error is not None:
@@ -221,7 +212,7 @@ class ClusterView:
         """Whether a committed data record stands in [start, end), or may yet: what is behind the last stable offset
         can't be read before a transaction ends. Raises Unreachable."""
         stable = (await self.offsets([tp], LATEST))[tp]
-        async with self._fetcher({tp: start}, isolation="read_committed", max_wait_ms=1000) as fetcher:
+        async with Fetcher(await self._connected(), {tp: start}, isolation="read_committed", max_wait_ms=1000) as fetcher:
             while True:
                 for fetched in await fetcher.fetch():
                     if fetched.error is not None:
@@ -236,7 +227,7 @@ class ClusterView:
         found: list[CorruptBatch] = []
         behind = {tp: start for tp, (start, _) in ranges.items()}  # the offset behind the last record that could be read
         starts = {tp: start for tp, (start, end) in ranges.items() if start < end}
-        async with self._fetcher(starts, isolation="read_committed") as fetcher:
+        async with Fetcher(await self._connected(), starts, isolation="read_committed") as fetcher:
             while fetcher.assigned():
                 for fetched in await fetcher.fetch(ahead=False):
                     tp, batches = fetched.tp, list(fetched.batches)
@@ -256,8 +247,8 @@ class ClusterView:
 
     async def raw_bytes(self, batch: CorruptBatch) -> bytes:
         """A corrupt batch as the log has it. Raises Unreachable."""
-        tp = (batch.topic, batch.partition)
-        async with self._fetcher({tp: batch.start}, isolation="read_uncommitted", check_crcs=False) as fetcher:
+        tp, admin = (batch.topic, batch.partition), await self._connected()
+        async with Fetcher(admin, {tp: batch.start}, isolation="read_uncommitted", check_crcs=False) as fetcher:
             while True:
                 for fetched in await fetcher.fetch():
                     if not fetched.batches or fetched.batches[0].last_offset + 1 != batch.end:

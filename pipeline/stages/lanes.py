@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock import log
-from penstock.errors import raise_for
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched, Fetcher
 from penstock.pipeline.clients.transaction import Fenced
@@ -356,8 +355,7 @@ class Lanes:
         began = loop.time()
 
         async def ask() -> None:
-            errors = (await self._fetcher.client.metadata([topic], refresh=True)).errors
-            raise_for(errors.get(topic, 0), f"topic `{topic}`")
+            (await self._fetcher.client.metadata([topic], refresh=True)).topic(topic)
 
         while True:
             try:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 
 from penstock import log
-from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages.stagetopics import make_topic
@@ -44,11 +43,9 @@ class Quarantine:
         if not self._partitions:
             configs = {"retention.ms": "-1", "max.message.bytes": str(self._room)}
             await make_topic(self._admin, TOPIC, 1, configs)
-            cluster = await self._admin.metadata([TOPIC], refresh=True)
-            if TOPIC not in cluster.topics:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{TOPIC}`")
+            made = (await self._admin.metadata([TOPIC], refresh=True)).topic(TOPIC, f"`{TOPIC}`")
             self.limit = await self._made_room()
-            self._partitions = sorted(cluster.topics[TOPIC].partitions)
+            self._partitions = sorted(made.partitions)
         return TOPIC, self._partitions[partition % len(self._partitions)]
 
     async def _made_room(self) -> int:

@@ -17,17 +17,15 @@ async def newest(admin: Admin, topic: str) -> dict[bytes, bytes | None]:
     starts = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(tps, EARLIEST))).items()}
     ends = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(tps, LATEST), "read_committed")).items()}
     values: dict[bytes, bytes | None] = {}
-    fetcher = Fetcher(admin, isolation="read_committed")
-    fetcher.assign({tp: start for tp, start in starts.items() if start < ends[tp]})
+    unread = {tp: start for tp, start in starts.items() if start < ends[tp]}
     try:
-        while left := {tp: at for tp, at in fetcher.assigned().items() if at < ends[tp]}:
-            fetcher.assign(left)
-            for fetched in await fetcher.fetch():
-                if fetched.error is not None:
-                    raise fetched.error
-                values |= {record.key or b"": record.value for batch in fetched.batches for record in records(batch)}
+        async with Fetcher(admin, unread, isolation="read_committed") as fetcher:
+            while left := {tp: at for tp, at in fetcher.assigned().items() if at < ends[tp]}:
+                fetcher.assign(left)
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise fetched.error
+                    values |= {record.key or b"": record.value for batch in fetched.batches for record in records(batch)}
     except BatchError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"`{topic}`: {error}") from None
-    finally:
-        await fetcher.close()
     return values

@@ -18,7 +18,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.position import MirrorPosition
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
-from penstock.pipeline.clients.metadata import Cluster
+from penstock.pipeline.clients.metadata import Cluster, TopicInfo
 from penstock.pipeline.clients.transaction import Fenced
 from penstock.pipeline.stages import heldback, lanewatch, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
@@ -123,7 +123,7 @@ class Input:
         self.asked += 1
         if self.asked <= self.missing:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody there")
-        return Cluster()
+        return Cluster(topics={topic: TopicInfo(topic, b"", {}) for topic in topics})
 
     def assign(self, offsets: dict[tuple[str, int], int]) -> None:
         self.offsets = dict(offsets)
