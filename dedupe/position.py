@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from penstock.groupnames import DEDUPE_GROUPS
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints, ranges
-from penstock.pipeline.stages.position import StagePosition, fields_of, untold_decisions
+from penstock.pipeline.stages.noted import Noted
+from penstock.pipeline.stages.position import StagePosition
 from penstock.pipeline.stages.ranges import RangesText
 from penstock.pipeline.stages.recordcount import records_of, records_within
 from penstock.pipeline.stages.state import State
@@ -179,4 +180,4 @@ class DedupePosition(StagePosition):
         """
         begin = f"{hints.to_delete(group, tp)}, then {hints.to_move(read_with or tp)}"
         position = cls.from_text(offset, metadata, begin, f"the position of {tp[0]}-{tp[1]} in group `{group}`")
-        return replace(position, untold=untold_decisions(fields_of(metadata)))
+        return replace(position, untold=Noted(metadata).untold)

@@ -26,7 +26,7 @@ from penstock.pipeline.etl.idcolumns import id_fields_missing
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
 from penstock.pipeline.stages.figures import Key, Placed
-from penstock.pipeline.stages.position import decisions_of
+from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.quarantine import Quarantine
 from penstock.pipeline.stages.stage import FETCH_BYTES, Stage
 from penstock.pipeline.stages.stagetopics import make_topic
@@ -80,7 +80,7 @@ class Dedupe(Stage):
                 found = await self.target.committed(group, ours, require_stable=False)
             except TRANSIENT:
                 continue  # its lanes say so
-            self.lanes.hear({tp: decisions_of(at[1]) for tp, at in found.items() if at is not None})
+            self.lanes.hear({tp: Noted(at[1]).decisions for tp, at in found.items() if at is not None})
 
     async def _begin(self, topic: str, output: str) -> None:
         """Find a topic, make its output if it is not there, and give each partition a lane; one that is refused is tried

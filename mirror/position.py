@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.position import StagePosition, fields_of
+from penstock.pipeline.stages.position import StagePosition
 from penstock.pipeline.stages.ranges import RangesText
 from penstock.pipeline.stages.state import State
 
@@ -97,8 +97,3 @@ class MirrorPosition(StagePosition):
                 f"the target topic was recreated (its id is {target_id.hex()}, the copy went to "
                 f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: {begin} says where to go on"
             )
-
-
-def cluster_of(metadata: str) -> str:
-    """The cluster id of the source that a committed text notes; empty for one that no mirror wrote."""
-    return str(fields_of(metadata).get("cluster", ""))

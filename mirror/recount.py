@@ -10,7 +10,7 @@ from penstock.mirror.position import UNSEEN, MirrorPosition
 from penstock.mirror.sourcerange import Stretch
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.metadata import TopicInfo
-from penstock.pipeline.stages.position import fields_of
+from penstock.pipeline.stages.noted import Noted
 
 TRIES = 20  # other sources copy into the partition meanwhile
 PAUSE_S = 0.2
@@ -65,8 +65,8 @@ async def _of_others(target: Admin, lane: Identity, topic_id: bytes) -> int | No
         found = (await target.committed(group, [lane.into]))[lane.into]
         if found is None:
             continue
-        noted = fields_of(found[1])
-        if not isinstance(noted.get("records"), int) or noted.get("target_id") != topic_id.hex():
+        noted = Noted(found[1])
+        if "records" not in noted.numbers or noted.text("target_id") != topic_id.hex():
             return None
-        records += noted["records"]
+        records += noted.numbers["records"]
     return records

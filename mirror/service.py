@@ -26,7 +26,7 @@ from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded, patient
 from penstock.pipeline.stages.figures import Key, Placed
 from penstock.pipeline.stages.lane import Lane, Pace
 from penstock.pipeline.stages.lanes import Lanes
-from penstock.pipeline.stages.position import decisions_of
+from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.stage import Stage
 from penstock.pipeline.stages.topics import TopicChoice
 
@@ -147,7 +147,7 @@ class Mirror(Stage):
         lanes = self._lanes[source.name]
         known = {(self.topics.into(source.name, tp[0]), tp[1]): lane for tp, lane in lanes.lanes.items()}
         found = await self.target.committed(source.group, known, require_stable=False) if known else {}
-        lanes.hear({known[into].tp: decisions_of(at[1]) for into, at in found.items() if at is not None})
+        lanes.hear({known[into].tp: Noted(at[1]).decisions for into, at in found.items() if at is not None})
 
     async def _until_replaced(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Lanes run until others have taken them all."""

@@ -9,12 +9,11 @@ from penstock import log
 from penstock.groupnames import MIRROR_GROUPS
 from penstock.hints import quoted
 from penstock.mirror.identity import Identity
-from penstock.mirror.position import cluster_of
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
-from penstock.pipeline.stages.position import fields_of
+from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.sourcelog import SourceLog
 
 
@@ -81,11 +80,11 @@ class Source:
         would be to wait until a busy mirror has no transaction open.)
         """
         positions = await self.admin.all_committed(group, require_stable=False)
-        unsaid = [tp for tp, (_, text) in positions.items() if not cluster_of(text)]
+        unsaid = [tp for tp, (_, text) in positions.items() if not Noted(text).text("cluster")]
         if unsaid:
             found = await self.admin.committed(group, unsaid)
             positions |= {tp: at for tp, at in found.items() if at is not None}
-        return [tp[0] for tp, (_, text) in positions.items() if cluster_of(text) == self.target_id]
+        return [tp[0] for tp, (_, text) in positions.items() if Noted(text).text("cluster") == self.target_id]
 
     async def check(self, topic: str, into: str, *, again: bool = False) -> None:
         """Refuse a copy that would never end, or that is made twice; `again`: after the source was asked once more.
@@ -118,7 +117,7 @@ class Source:
             if other is self or other.is_met or not self.cluster_id:
                 continue
             found = (await self._target.committed(other.group, [into]))[into]
-            if found is not None and cluster_of(found[1]) == self.cluster_id:
+            if found is not None and Noted(found[1]).text("cluster") == self.cluster_id:
                 raise self._twice(other)
 
     async def check_twins(self, lane: Identity, topic_id: bytes) -> None:
@@ -129,8 +128,9 @@ class Source:
             return
         for group in self._others:
             found = (await self._target.committed(group, [lane.into], require_stable=False))[lane.into]
-            noted = {} if found is None else fields_of(found[1])
-            if group == lane.older_group or noted.get("cluster") != self.cluster_id or noted.get("topic_id") != topic_id.hex():
+            noted = Noted("" if found is None else found[1])
+            same = noted.text("cluster"), noted.text("topic_id")
+            if group == lane.older_group or same != (self.cluster_id, topic_id.hex()):
                 continue
             raise OperatorNeeded(
                 f"group `{group}` at the target says that another mirror, or another source of this one, copies the same topic "

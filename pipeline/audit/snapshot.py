@@ -21,7 +21,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import BatchMark, Fetcher
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import ranges
-from penstock.pipeline.stages.position import fields_of, last_batch_of, untold_decisions, why_standing
+from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.stagetopics import find_moved_topic
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.rawbatch import RawBatch
@@ -92,11 +92,8 @@ class Snapshot:
 
 def _mark(offset: int, metadata: str) -> Mark:
     """A position as far as it can be read: the counts say what follows from what it lacks."""
-    fields = fields_of(metadata)
-    text = str(fields.get("gap_ranges", ""))
-    known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
-    counters = {name: value for name, value in fields.items() if type(value) is int}
-    return Mark(offset, counters, known, why_standing(fields), last_batch_of(fields), untold_decisions(fields))
+    noted = Noted(metadata)
+    return Mark(offset, noted.numbers, noted.gaps, noted.stands, noted.last_batch, noted.untold)
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

@@ -18,7 +18,7 @@ from penstock.pipeline.etl.ledger import LogEnd, TopicPartition
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.options import Timeouts
 from penstock.pipeline.stages import smalltopic
-from penstock.pipeline.stages.position import fields_of, last_batch_of, why_standing
+from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.quarantine import note
 from penstock.pipeline.stages.sourcelog import batch_before, differs
 from penstock.pipeline.stages.stagetopics import make_topic
@@ -54,9 +54,8 @@ class CommittedPosition(NamedTuple):
 
 
 def _position(offset: int, metadata: str) -> CommittedPosition:
-    fields = fields_of(metadata)
-    topic_id, output_id = (str(fields.get(name, "")) for name in ("topic_id", "output_id"))
-    return CommittedPosition(offset, topic_id, output_id, why_standing(fields), last_batch_of(fields))
+    noted = Noted(metadata)
+    return CommittedPosition(offset, noted.text("topic_id"), noted.text("output_id"), noted.stands, noted.last_batch)
 
 
 class ClusterView:

@@ -11,6 +11,7 @@ figures      figures of a stage for Prometheus
 completion   what a stop lets come to its end: turns, commits
 memory       what the lanes of a process hold, and when nothing more is fetched
 position     where a partition stands, as it is committed beside an offset
+noted        the same as it can be read in positions of any version
 state        which state a partition is in
 status       the same for operators, who ask the clusters
 sourcelog    the log that a lane reads, held against what its position notes of it

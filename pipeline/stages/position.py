@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 from penstock.pipeline.clients.fetcher import BatchMark
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.noted import Noted, parse_mark
 
 PROCESS = f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
 """This process among all that ever have a name: of two, the one that began later has the larger text."""
@@ -73,7 +74,7 @@ class StagePosition:
     def from_text(cls, offset: int, metadata: str, begin: str, name: str = "the committed position") -> Self:
         """A position as it was committed. `begin` is the command by which an operator gives another one, `name` what messages
         call this one. Raises OperatorNeeded for a text that no stage of this kind wrote, or a newer version."""
-        noted, parsers = fields_of(metadata), cls._noted()
+        noted, parsers = Noted(metadata).fields, cls._noted()
         try:
             position = cls(offset, **{key: parsers[key](value) for key, value in noted.items() if key in parsers})
         except (ValueError, TypeError):
@@ -103,18 +104,12 @@ def _typed(kind: type) -> Callable[[Any], Any]:
     return parse
 
 
-def _mark(value: Any) -> BatchMark | None:
-    if type(value) is not list or len(value) not in (0, 3) or any(type(each) is not int for each in value):
-        raise TypeError
-    return BatchMark(*value) if value else None
-
-
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "int": _typed(int),
     "str": _typed(str),
     "bytes": bytes.fromhex,
     "RangesText": ranges.checked,
-    "BatchMark | None": _mark,
+    "BatchMark | None": parse_mark,
 }
 """By a field's annotation. Each raises ValueError or TypeError for what isn't such a field's text."""
 
@@ -124,42 +119,3 @@ def short(reason: str) -> str:
     while len(json.dumps(reason, ensure_ascii=False).encode()) > REASON_MAX:
         reason = reason[: len(reason) * 9 // 10]
     return reason
-
-
-def fields_of(metadata: str) -> dict[str, Any]:
-    """What a stage notes beside a committed offset, by name, as far as it can be read; empty for what no stage wrote."""
-    try:
-        noted = json.loads(metadata)
-    except ValueError:
-        return {}
-    return noted if isinstance(noted, dict) else {}
-
-
-def decisions_of(metadata: str) -> int | None:
-    """How often operators have decided about a committed position; None for one that no stage wrote."""
-    found = fields_of(metadata).get("decisions")
-    return found if isinstance(found, int) else None
-
-
-def last_batch_of(noted: Mapping[str, Any]) -> BatchMark | None:
-    """The mark of the last batch that is noted beside an offset; None where nobody noted it."""
-    try:
-        return _mark(noted.get("last_batch"))
-    except TypeError:
-        return None
-
-
-def untold_decisions(noted: Mapping[str, Any]) -> int:
-    """How many decisions a dedupe position has that don't say what was passed over and never read. An earlier version noted one
-    sum of what was read again, less what was passed over; if that is 0 after one decision, nothing was passed over."""
-    found = {name: noted.get(name, 0) for name in ("untold", "decisions", "again")}
-    numbers = {name: value if type(value) is int else 0 for name, value in found.items()}
-    if "reached" in noted:
-        return numbers["untold"]
-    return numbers["decisions"] if numbers["again"] or numbers["decisions"] > 1 else 0
-
-
-def why_standing(noted: Mapping[str, Any]) -> str:
-    """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
-    states = {"stopped": "STOPPED", "stalled": "STALLED"}
-    return next((f"{shown}: {noted[state]}" for state, shown in states.items() if noted.get(state)), "")
