@@ -92,9 +92,6 @@ async def topics_of(admin: Admin, stage: StageView, partition: int = 0) -> tuple
     return read.topic_id.hex(), written.topic_id.hex(), len(read.partitions)
 
 
-because_option = click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
-
-
 @click.command("accept")
 @click.option("--because", default="no reason was given", metavar="TEXT", help="Noted with the decision.")
 @partition_command
@@ -173,14 +170,14 @@ async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, pa
 
 @click.command("position")
 @click.option("--at", "place", required=True, type=log_place, metavar=PLACES, help="Where the input's log is read from.")
-@because_option
+@click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
 @partition_command
 def position(stage: StageView, partition: int, place: LogPlace, because: str) -> None:
     """Set where a partition's input is read from: its position has expired, or the input's log has overtaken it.
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
     as long as their ids are known (one without an id passes once more). Where there was no position its counters come from the
-    logs, if they are whole. MovedInput records are read on from their own position, or from where their topic begins. The audit
+    logs, if they are whole. Moved records are read on from their own position, or from where their topic begins. The audit
     names what was read again. It ends with 1 as long as records that were passed over have never been read.
 
     Example: penstock dedupe position flights:3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"

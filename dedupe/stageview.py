@@ -18,7 +18,7 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.metadata import TopicInfo
-from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.options import AS_JSON, PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
 from penstock.pipeline.stages.address import one_partition
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.ids.store import RocksError
@@ -88,7 +88,7 @@ def view_command(command: Callable[..., T]) -> Callable[..., T]:
             raise click.ClickException(str(error)) from None
 
     return with_options(with_stage, command, (
-        click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
+        AS_JSON,
         timeout_option(),
         SET,
         PIPELINE_FILE,

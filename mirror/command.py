@@ -16,7 +16,7 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import status
 from penstock.pipeline import job
-from penstock.pipeline.options import PIPELINE_FILE, SET, Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.options import AS_JSON, PIPELINE_FILE, SET, Invocation, Timeouts, because, timeout_option, with_options
 from penstock.pipeline.stages.address import PLACES, LogPlace, Named, log_place, one_partition, topic_or_partition
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pipeline.stages.stage import stage_command
@@ -26,7 +26,7 @@ from penstock.pipeline.stages.topics import TopicChoice
 Choice = tuple[Sequence[Named], Callable[[Desk, Identity, bool], Awaitable[Moved | str]]]
 """Topics or partitions, and what is decided about each of their lanes; told whether that was named by its partition."""
 
-BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what was decided.")
+BECAUSE = because("Why; it is kept with what was decided.")
 
 
 @stage_command("mirror", Mirror)
@@ -44,7 +44,7 @@ def command() -> None:
 @PIPELINE_FILE
 @SET
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@AS_JSON
 def show_status(path: Path, overrides: tuple[str, ...], timeouts: Timeouts, as_json: bool) -> None:
     """Show every partition of every source: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
 
@@ -76,8 +76,6 @@ def decision_command(command: Callable[..., Choice]) -> Callable[..., None]:
         known, chosen = job.sources(config), TopicChoice(config)
         if source not in known:
             raise click.BadParameter(f"no source `{source}` in `{path}`: there are {', '.join(known)}", param_hint="SOURCE")
-        if not because.strip():
-            raise click.BadParameter("say why", param_hint="--because")
         named, about = command(**given)
         if not named and chosen.are_searched:
             raise click.UsageError("say which topics: `topics.include` is no list of them")

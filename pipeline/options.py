@@ -6,8 +6,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -133,6 +135,14 @@ def show_rows(rows: Sequence[Row], title: str = "", *, as_json: bool) -> None:
     console.print(table)
 
 
+@contextmanager
+def counting(doing: str, *, hidden: bool = False) -> Iterator[Callable[[float], None]]:
+    """Show on standard error how many records the body has come to; it calls what it is given with how many more they are."""
+    columns = (TextColumn(doing), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as progress:
+        yield partial(progress.advance, progress.add_task("records", total=None))
+
+
 def moment(text: str) -> int:
     """A moment as ListOffsets wants it: EARLIEST, LATEST, or ms since 1970. Raises BadParameter."""
     named = {"earliest": EARLIEST, "latest": LATEST}.get(text)
@@ -158,8 +168,34 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-PIPELINE_FILE = click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
+def _not_blank(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    if not given.strip():
+        raise click.BadParameter("say why", param_hint="--because")
+    return given
+
+
+def chosen_file(context: click.Context, path: Path | None, given: bool, named: str) -> Path | None:
+    """The `OWN_FILE` of a command that does something by itself; None: a sub-command is called, which has options of its own.
+    Raises UsageError where others of the command (`named`) are `given`, too: nobody would look at them there."""
+    if context.invoked_subcommand is None:
+        if path is None:
+            raise click.UsageError("Missing option '--config'.")
+        return path
+    if path is not None or given:
+        raise click.UsageError(f"give {named} behind `{context.invoked_subcommand}`")
+    return None
+
+
+A_PATH = click.Path(path_type=Path)
+PIPELINE_FILE = click.option("--config", "path", required=True, type=A_PATH, help="The pipeline's file.")
+OWN_FILE = click.option("--config", "path", type=A_PATH, help="The pipeline's file.")
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+
+
+def because(words: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add `--because`, which can't be left out or be blank; `words` are its help."""
+    return click.option("--because", required=True, metavar="TEXT", callback=_not_blank, help=words)
 
 
 def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:

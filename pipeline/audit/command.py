@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
@@ -20,7 +18,7 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.report import difference_text, hint, render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.options import PIPELINE_FILE, SET, Timeouts, timeout_option
+from penstock.pipeline.options import OWN_FILE, PIPELINE_FILE, SET, Timeouts, because, chosen_file, counting, timeout_option
 
 COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 WORST_FIRST = (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE)
@@ -37,7 +35,7 @@ class CannotTellFailure(click.ClickException):
 
 
 @click.group("audit", invoke_without_command=True)
-@click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
+@OWN_FILE
 @SET
 @TABLES
 @timeout_option()
@@ -60,20 +58,16 @@ def command(
 
     Example: penstock audit --config pipeline.properties
     """  # fmt: skip
-    if context.invoked_subcommand is not None:
-        if path is not None or overrides or tables or as_json:  # nobody would look at them there
-            raise click.UsageError(f"give the options behind `{context.invoked_subcommand}`")
+    if (file := chosen_file(context, path, bool(overrides or tables or as_json), "the options")) is None:
         return
-    if path is None:
-        raise click.UsageError("Missing option '--config'.")
     codes: list[int] = []
-    for answer in _audits(path, overrides, tables, timeouts, codes):
+    for answer in _audits(file, overrides, tables, timeouts, codes):
         try:
             if as_json:
                 click.echo(json.dumps(answer))
             else:
                 Output().print(render(answer))
-                if words := hint(answer, path):
+                if words := hint(answer, file):
                     click.echo(words)  # in one line, so that its command can be pasted
         except BrokenPipeError:
             reader_is_gone()  # the exit code still says what the counts come to
@@ -88,7 +82,7 @@ def command(
 @click.option(
     "--hop", "hops", multiple=True, metavar="NAME", help="Only at this hop, by its name in the audit; again for others."
 )
-@click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what is accepted.")
+@because("Why; it is kept with what is accepted.")
 def accept(
     path: Path,
     overrides: tuple[str, ...],
@@ -108,8 +102,6 @@ def accept(
     """  # fmt: skip
     from penstock.pipeline.audit import accepted  # here, since the help must not need what this needs
 
-    if not because.strip():
-        raise click.BadParameter("say why", param_hint="--because")
     config, codes, found = job.load(path, overrides, "audit"), list[int](), dict[tuple[str, str], int]()
     left = []
     failed: click.ClickException | None = None
@@ -172,11 +164,9 @@ def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, 
     """The audit of one table. Raises ClickException."""
     from penstock.pipeline.audit.hops import audit  # here, since the help must not need delta-rs
 
-    columns = (TextColumn("counting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("records", total=None)
+    with counting("counting") as show_more:
         try:
-            return asyncio.run(audit(config, lambda records: progress.advance(task, records), topics, timeouts))
+            return asyncio.run(audit(config, show_more, topics, timeouts))
         except (KafkaError, MovingError) as error:
             raise CannotTellFailure(str(error)) from None
         except EtlError as error:

@@ -13,7 +13,7 @@ import click
 
 from penstock.config import ConfigError, read_properties
 from penstock.hints import quoted
-from penstock.pipeline.options import show_rows
+from penstock.pipeline.options import AS_JSON, show_rows
 
 DEFAULT_HTTP = "127.0.0.1:9404"
 LISTEN = "penstock.http.listen"
@@ -31,7 +31,7 @@ COUNTED = ("requests", "bytes_in", "bytes_out")
     "--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(min=0.1, max=3600), default=1.0, show_default=True,
     help="Time between the two looks that rates are made of.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@AS_JSON
 def command(address: str | None, path: Path | None, interval_s: float, as_json: bool) -> None:
     """Show who is connected to one of our brokers, with which software and version, and how busy it is, the busiest first.
 

@@ -16,7 +16,7 @@ from penstock.hints import quoted
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.options import Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.options import AS_JSON, Invocation, Timeouts, timeout_option, with_options
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
         return command(invocation=Invocation(bootstrap, client_properties(config_path, overrides), as_json, timeouts), **rest)
 
     return with_options(with_cluster, command, (
-        click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
+        AS_JSON,
         timeout_option(),
         click.option("--property", "overrides", metavar="KEY=VALUE", multiple=True, help="A client property."),
         click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Client properties."),

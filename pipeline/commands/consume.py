@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
@@ -23,7 +21,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
 from penstock.pipeline.commands.common import admin_only, chosen_partitions, cluster
-from penstock.pipeline.options import MOMENTS, Invocation, moment
+from penstock.pipeline.options import MOMENTS, Invocation, counting, moment
 from penstock.pipeline.stages.hints import address
 
 if TYPE_CHECKING:
@@ -146,16 +144,14 @@ class _Reading:
         to_file: bool,
     ) -> None:
         """Read until the ends, or `most` records. What is printed is committed now and then, a file when it is whole."""
-        shown = (TextColumn("consuming"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-        with Progress(*shown, console=Console(stderr=True), transient=True, disable=not to_file) as progress:
-            task = progress.add_task("records", total=None)
+        with counting("consuming", hidden=not to_file) as show_more:
             while most is None or self.count < most:
                 if ends and all(self._consumer.position(tp) >= ends[tp] for tp in starts):
                     break
                 taken, after = step(self._consumer, ends, None if most is None else most - self.count)
                 self.count += taken
                 self._positions |= after
-                progress.update(task, completed=self.count)
+                show_more(taken)
                 if not to_file and time.monotonic() - self._committed_s >= COMMIT_S:
                     self.commit()
 

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.producer import Delivery, Producer
 from penstock.pipeline.commands.common import admin_only, cluster, pairs, topic_counts
-from penstock.pipeline.options import Invocation
+from penstock.pipeline.options import Invocation, counting
 
 UNDER_WAY_MAX = 10_000
 LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for
@@ -147,14 +145,12 @@ class _Sending:
 
     def all(self, deliveries: Iterable[Delivery]) -> None:
         """Take records as they are sent and wait until all are acknowledged. Raises KafkaError for the first that failed."""
-        columns = (TextColumn("producing"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("records", total=None)
+        with counting("producing") as show_more:
             for delivery in deliveries:
                 self._under_way.append(delivery)
                 if len(self._under_way) >= UNDER_WAY_MAX:
                     self._await_acks()
-                    progress.update(task, completed=self.acknowledged)
+                    show_more(UNDER_WAY_MAX)
             self._producer.flush()
             self._await_acks()
 

@@ -19,7 +19,7 @@ from penstock.metrics import Page, Source, one
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.fetcher import Fetcher
-from penstock.pipeline.options import SET, with_options
+from penstock.pipeline.options import OWN_FILE, SET, chosen_file, with_options
 from penstock.pipeline.service import run_until_stopped, serving
 from penstock.pipeline.stages.failures import TRANSIENT, patiently
 from penstock.pipeline.stages.figures import DROPPED, HELD, READY, Key, LaneFigures, Placed
@@ -200,13 +200,9 @@ def stage_command(
 
     @click.pass_context
     def work(context: click.Context, path: Path | None, overrides: Sequence[str]) -> None:
-        if context.invoked_subcommand is not None:
-            if path is not None or overrides:  # nobody would look at them there
-                raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+        if (file := chosen_file(context, path, bool(overrides), "--config and --set")) is None:
             return
-        if path is None:
-            raise click.UsageError("Missing option '--config'.")
-        config = job.load(path, overrides, kind)
+        config = job.load(file, overrides, kind)
         log.setup(form=config["penstock.log.format"], process=f"{kind}-{config[f'penstock.{kind}.name']}")
         arm_from_environment()
         try:
@@ -219,5 +215,4 @@ def stage_command(
         if stopped := stage.stopped():
             raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
 
-    file = click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
-    return lambda named: click.group(kind, invoke_without_command=True)(with_options(work, named, (SET, file)))
+    return lambda named: click.group(kind, invoke_without_command=True)(with_options(work, named, (SET, OWN_FILE)))
