@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def words_of(error: Exception) -> str:
     """The first line of what a library says, for people."""
@@ -20,3 +23,12 @@ class Refused(EtlError):
 
 class Incomplete(EtlError):
     """The night's records have not all arrived."""
+
+
+@contextmanager
+def refused_as(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn a failure of these kinds into an EtlError: what can't be done, then the first line of its own words."""
+    try:
+        yield
+    except kinds as error:
+        raise EtlError(f"{what}: {words_of(error)}") from None

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from penstock import failpoints
 from penstock.pipeline.etl.declared import POSITION_COLUMNS
-from penstock.pipeline.etl.errors import EtlError, words_of
+from penstock.pipeline.etl.errors import refused_as
 from penstock.pipeline.etl.events import REJECT
 from penstock.pipeline.etl.plan import CorruptBatch, Plan
 from penstock.pipeline.etl.storage import Storage
@@ -39,6 +39,7 @@ SCHEMA = pyarrow.schema(
 )
 """The columns of a file: those of the rejects' table without the ones that it is partitioned by."""
 FOUND = pyarrow.schema([SCHEMA.field(name) for name in SCHEMA.names if name != "night"])  # what is known before the night is
+FAILURES = (pyarrow.ArrowException, OSError)
 PIECE_ROWS = 1000
 PIECE_BYTES = 8 << 20  # a record may have megabytes
 GROUP_BYTES = 64 << 20
@@ -71,15 +72,13 @@ def of_batches(batches: Iterable[tuple[CorruptBatch, bytes | None]]) -> pyarrow.
 def of_files(table: Storage, names: Iterable[str]) -> Iterator[pyarrow.Table]:
     """The rejects in the files that Spark wrote next to the rows. Raises EtlError."""
     for name in names:
-        try:
-            # An older type of times, which an owner may have chosen for Spark, has nanoseconds.
-            with table.file(name) as data, pyarrow.parquet.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
-                for batch in _pieces(file):
-                    own = dict(zip(batch.column(REJECT).type.names, batch.column(REJECT).flatten(), strict=True))
-                    columns = [own[field.name] if field.name in own else batch.column(field.name) for field in FOUND]
-                    yield pyarrow.table(columns, FOUND.names).cast(FOUND)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise EtlError(f"the rejects in `{table}/{name}` can't be read: {words_of(error)}") from None
+        refused = refused_as(f"the rejects in `{table}/{name}` can't be read", *FAILURES)
+        # An older type of times, which an owner may have chosen for Spark, has nanoseconds.
+        with refused, table.file(name) as data, pyarrow.parquet.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
+            for batch in _pieces(file):
+                own = dict(zip(batch.column(REJECT).type.names, batch.column(REJECT).flatten(), strict=True))
+                columns = [own[field.name] if field.name in own else batch.column(field.name) for field in FOUND]
+                yield pyarrow.table(columns, FOUND.names).cast(FOUND)
 
 
 def _pieces(file: Any) -> Iterator[pyarrow.RecordBatch]:
@@ -95,16 +94,13 @@ def write(place: Storage, plan: Plan, found: Iterable[pyarrow.Table]) -> RejectF
     EtlError."""
     path = f"run={plan.run}/plan={plan.id}/part-{uuid.uuid4()}.snappy.parquet"
     rows = 0
-    try:
-        with place.written(path) as data:
-            with pyarrow.parquet.ParquetWriter(data, SCHEMA, compression="snappy", store_schema=False) as file:
-                for group in _groups(found):
-                    night = pyarrow.array([plan.night] * len(group), SCHEMA.field("night").type)
-                    file.write_table(group.add_column(0, SCHEMA.field("night"), night))
-                    rows += len(group)
-            size = data.tell()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise EtlError(f"the rejects can't be written to `{place}/{path}`: {words_of(error)}") from None
+    with refused_as(f"the rejects can't be written to `{place}/{path}`", *FAILURES), place.written(path) as data:
+        with pyarrow.parquet.ParquetWriter(data, SCHEMA, compression="snappy", store_schema=False) as file:
+            for group in _groups(found):
+                night = pyarrow.array([plan.night] * len(group), SCHEMA.field("night").type)
+                file.write_table(group.add_column(0, SCHEMA.field("night"), night))
+                rows += len(group)
+        size = data.tell()
     failpoints.failpoint(FILE_WRITTEN)
     return RejectFile(path, size, rows)
 

@@ -22,7 +22,7 @@ import pyarrow
 from penstock.pipeline import job
 from penstock.pipeline.etl import rejectfile
 from penstock.pipeline.etl.delta import DeltaLog
-from penstock.pipeline.etl.errors import EtlError, Refused, words_of
+from penstock.pipeline.etl.errors import EtlError, Refused, refused_as
 from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, Status
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.rejectfile import RejectFile
@@ -68,13 +68,11 @@ def claim(place: Storage, table: Storage, key: str) -> None:
 
 
 def _owner(place: Storage) -> dict[str, str] | None:
-    try:
+    what = f"`{place}/{OWNER}`, which says whose rejects those are, can't be read"
+    with contextlib.suppress(FileNotFoundError), refused_as(what, ValueError, KeyError, TypeError):
         found = json.loads(place.read(OWNER))
         return {"table": str(found["table"]), "id": str(found["id"])}
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise EtlError(f"`{place}/{OWNER}`, which says whose rejects those are, can't be read: {words_of(error)}") from None
+    return None
 
 
 def _id(table: Storage) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet
 from deltalake.exceptions import DeltaError
 
 from penstock.pipeline.etl.changenotes import Place
-from penstock.pipeline.etl.errors import EtlError, words_of
+from penstock.pipeline.etl.errors import EtlError, refused_as, words_of
 from penstock.pipeline.etl.ledger import WITHOUT_PLAN_ID, NightCommit, TopicPartition
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
@@ -24,6 +24,7 @@ from penstock.pipeline.etl.table import LOG, THREADS, newest_state, version
 POSITION = ["topic", "partition", "offset"]
 NOWHERE: Place = ("", "", -1)
 """Where an owner's own row is, which has no position in a topic."""
+FAILURES = (DeltaError, pyarrow.ArrowException, OSError)
 UNREADABLE = "the rejects' table `{}` can't be read"
 
 
@@ -58,7 +59,7 @@ def rows_by_night(table: Storage, nights: Iterable[NightCommit]) -> Counter[Plac
     if not table.names(LOG):
         return counts
     ranges = NightRanges(nights)
-    with _failures_as_words(f"the rows of the table `{table}` can't be counted"):
+    with refused_as(f"the rows of the table `{table}` can't be counted", *FAILURES):
         with delta_table(table) as log:
             fragments = log.to_pyarrow_dataset().get_fragments()
             files = [fragment.path for fragment in fragments]
@@ -93,21 +94,12 @@ def _rows_of(table: Storage, name: str, ranges: NightRanges) -> Counter[Place]:
     return +counts
 
 
-@contextmanager
-def _failures_as_words(what: str) -> Iterator[None]:
-    """Turn what delta-rs and Arrow raise inside into an EtlError with its first line."""
-    try:
-        yield
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise EtlError(f"{what}: {words_of(error)}") from None
-
-
 def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
     """The rows that the rejects' table holds of each run, with the id of its plan, as its log counts them: a file of which the
     log has no count adds none. Raises EtlError."""
     if version(rejects) < 0:  # the folder may be there before the first commit is
         return {}
-    with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
+    with refused_as(UNREADABLE.format(rejects), *FAILURES), delta_table(rejects) as table:
         files = pyarrow.table(table.get_add_actions(flatten=True)).to_pylist()
     counts: Counter[tuple[int, str]] = Counter()
     for file in files:
@@ -119,7 +111,7 @@ def rejects_partitioned_by(rejects: Storage) -> list[str]:
     """The columns that the rejects' table is partitioned by; none when there is no table yet. Raises EtlError."""
     if version(rejects) < 0:
         return []
-    with _failures_as_words(UNREADABLE.format(rejects)), delta_table(rejects) as table:
+    with refused_as(UNREADABLE.format(rejects), *FAILURES), delta_table(rejects) as table:
         return list(table.metadata().partition_columns)
 
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow.parquet
 
 from penstock.pipeline.etl.changenotes import CHANGES_DOMAIN, ChangeNotes
-from penstock.pipeline.etl.errors import EtlError, words_of
+from penstock.pipeline.etl.errors import refused_as
 from penstock.pipeline.etl.ledger import DOMAIN_PREFIX, RUN_APP_ID, TOPIC_PROPERTY, NightCommit, Status
 from penstock.pipeline.etl.storage import Storage
 
@@ -21,10 +21,9 @@ THREADS = False
 
 def status(table: Storage) -> Status:
     """The table's nights and run number; an empty status when there is no table yet. Raises EtlError."""
-    try:
+    kinds = ValueError, KeyError, TypeError, AttributeError, pyarrow.ArrowException
+    with refused_as(f"the log of the table `{table}` can't be read", *kinds):
         return _status(table)
-    except (ValueError, KeyError, TypeError, AttributeError, pyarrow.ArrowException) as error:
-        raise EtlError(f"the log of the table `{table}` can't be read: {words_of(error)}") from None
 
 
 def _status(table: Storage) -> Status:

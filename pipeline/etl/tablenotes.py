@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 from penstock.hints import quoted
 from penstock.pipeline.etl.clusterview import ClusterView
-from penstock.pipeline.etl.errors import EtlError, Refused, words_of
+from penstock.pipeline.etl.errors import Refused, refused_as
 from penstock.pipeline.etl.storage import Storage
 
 TOPIC = "penstock.tables"
@@ -55,11 +55,9 @@ class TableNotes:
         text = await self._cluster.newest(TOPIC, _place(table))
         if text is None:
             return None
-        try:
+        with refused_as(f"what `{TOPIC}` notes of the table `{table}` can't be read", ValueError, KeyError, TypeError):
             document = json.loads(text)
             return TableNote(int(document["run"]), str(document["night"]), str(document["table_id"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise EtlError(f"what `{TOPIC}` notes of the table `{table}` can't be read: {words_of(error)}") from None
 
     async def note(self, table: Storage, note: TableNote) -> None:
         """Note a table's last run. Raises Unreachable."""
