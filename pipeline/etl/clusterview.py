@@ -21,7 +21,7 @@ from penstock.pipeline.stages import smalltopic
 from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.quarantine import note
 from penstock.pipeline.stages.sourcelog import batch_before, differs
-from penstock.pipeline.stages.stagetopics import make_topic
+from penstock.pipeline.stages.stagetopics import find_moved_topic, make_topic
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
@@ -104,6 +104,11 @@ class ClusterView:
     async def has(self, topic: str) -> bool:
         """Whether it has the topic. Raises Unreachable."""
         return await self._find(topic) is not None
+
+    async def moved_topic(self, group: str, stage: str, topic: str) -> str:
+        """See `find_moved_topic`. Raises Unreachable."""
+        with self._asking(f" for the positions of `{group}`"):
+            return await find_moved_topic(await self._connected(), group, stage, topic)
 
     async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
         """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST

@@ -202,14 +202,10 @@ class Cut:
         return missing or await self._not_stable(goals)
 
     async def _moved_topic(self) -> str:
-        """The topic of moved records; empty if there is none. That of earlier versions is the stage's if it reads there."""
-        shared = job.shared_moved_topic(self._input)
-        if await self._target.has(shared):
-            tps = await self._target.partitions(shared)
-            if await self._target.committed(job.dedupe_group(self._config), tps):
-                return shared
-        own = job.moved_topic(self._input, self._config["penstock.dedupe.name"])
-        return own if await self._target.has(own) else ""
+        """The topic of moved records; empty if there is none."""
+        group, stage = job.dedupe_group(self._config), self._config["penstock.dedupe.name"]
+        topic = await self._target.moved_topic(group, stage, self._input)
+        return topic if await self._target.has(topic) else ""
 
     async def _not_stable(self, goals: Goals) -> list[str]:
         """The partitions of what is loaded that can't be read up to the end that they had, one sentence each."""
