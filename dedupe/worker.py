@@ -96,11 +96,6 @@ class DedupeWorker:
         return self.position.going(self._source.text)
 
     @property
-    def decisions(self) -> int:
-        """What operators decided about the partition so far."""
-        return self.position.decisions
-
-    @property
     def own_offsets(self) -> tuple[int, ...]:
         """The committed offset, and that of the last turn: sums over what it reads."""
         return sum(each.position.offset for each in self._inputs), self._attempted

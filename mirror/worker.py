@@ -78,11 +78,6 @@ class MirrorWorker:
         return self.position.going
 
     @property
-    def decisions(self) -> int:
-        """How often an operator has decided about this partition."""
-        return self.position.decisions
-
-    @property
     def own_offsets(self) -> tuple[int, ...]:
         """The committed offset, and that of the last turn."""
         return self.position.offset, self._attempted

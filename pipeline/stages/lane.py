@@ -52,11 +52,6 @@ class LaneWorker(Protocol):
         ...
 
     @property
-    def decisions(self) -> int:
-        """How often an operator has decided about the partition: its position says so."""
-        ...
-
-    @property
     def own_offsets(self) -> tuple[int, ...]:
         """The committed offset that it knows of, and that of its last turn, which may be committed too."""
         ...

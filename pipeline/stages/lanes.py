@@ -123,7 +123,7 @@ class Lanes:
         for tp, count in decisions.items():
             lane = self.lanes[tp]
             # Once for each: a worker that stops before it reads its position never learns of it.
-            if count is not None and count not in (lane.worker.decisions, lane.heard):
+            if count is not None and count not in (lane.worker.position.decisions, lane.heard):
                 lane.heard = count
                 self.retry(tp)
 
@@ -227,12 +227,12 @@ class Lanes:
             lane.name,
             self._session_s,
         )
-        decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
+        decisions, offsets = lane.worker.position.decisions, lane.worker.own_offsets
         await wait_for(lane.retried, self._session_s)
         try:
             await self._take(lane, force=True)
             await lane.worker.refresh()  # says whose it is
-            if lane.worker.decisions != decisions:  # it was an operator's command
+            if lane.worker.position.decisions != decisions:  # it was an operator's command
                 lane.lost_at.clear()
                 lane.stopped, lane.reason = "", None
             elif lane.worker.own_offsets[0] in offsets:
@@ -304,9 +304,9 @@ class Lanes:
 
     async def _keep(self, lane: Lane) -> None:
         """Keep the position of a lane that stands still from expiring, unless an operator has decided that it goes on."""
-        decisions = lane.worker.decisions
+        decisions = lane.worker.position.decisions
         await self._take(lane)
-        if lane.worker.decisions != decisions:
+        if lane.worker.position.decisions != decisions:
             lane.stopped, lane.reason = "", None
             return
         with contextlib.suppress(Fenced):  # whether somebody else has the identity, the next `_take` will say

@@ -45,7 +45,6 @@ class Worker:
         self.turns: list[int] = []
         self.ended = 0
         self.force = 0
-        self.decided = 0
         self.told = "", ""
         self.others = 0
         self.rivals = True
@@ -53,6 +52,14 @@ class Worker:
         self.looks = [(7, False)]  # what each look finds, the last one from then on
         self.position = MirrorPosition(7, b"", b"")
         self.counts = LaneCounts()
+
+    @property
+    def decided(self) -> int:
+        return self.position.decisions
+
+    @decided.setter
+    def decided(self, count: int) -> None:
+        self.position = replace(self.position, decisions=count)
 
     @property
     def places(self) -> dict[TopicPartition, MirrorPosition]:
@@ -98,10 +105,6 @@ class Worker:
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         await self._call("refresh")
         self.told = stopped, stalled
-
-    @property
-    def decisions(self) -> int:
-        return self.decided
 
     async def check(self) -> None:
         await self._call("check")
