@@ -22,6 +22,7 @@ from penstock.broker.configs.topicconfig import (
     TOPIC_CONFIGS,
     ConfigType,
     check_fit,
+    checked,
     dynamic_properties,
     invalid_value,
     nearest_text,
@@ -138,13 +139,8 @@ class BrokerConfig(Mapping[str, Any]):
             raise KafkaError(ErrorCode.INVALID_REQUEST, why)
         for name, text in texts.items():
             prop = SCHEMA.properties.get(name)
-            if prop is None:
-                continue
-            try:
-                prop.parse(text.strip())
-            except ValueError as error:
-                why = invalid_value(name, text, _kind_of(name, prop.default), error)
-                raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
+            if prop is not None:
+                checked(name, text, _kind_of(name, prop.default), prop.parse, ErrorCode.INVALID_REQUEST)
         try:
             check_properties({**self.static, **self._parsed(texts, default)})
         except ConfigError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource, Described
 from penstock.broker.configs.properties import SCHEMA
-from penstock.broker.configs.topicconfig import ConfigType, invalid_value, text_of
+from penstock.broker.configs.topicconfig import ConfigType, checked, text_of
 from penstock.errors import ErrorCode, KafkaError
 
 # Config -> help. `consumer.x` stands over `group.consumer.x`, between `group.consumer.min.x` and `.max.x`.
@@ -25,11 +25,7 @@ def parse_group_config(name: str, text: str) -> int:
     """The value of a group's config, whatever the broker's bounds are. Raises KafkaError INVALID_CONFIG."""
     if name not in GROUP_CONFIGS:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-    try:
-        return int(SCHEMA.properties[f"group.{name}"].parse(text.strip()))
-    except ValueError as error:
-        why = invalid_value(name, text, ConfigType.INT, error)
-        raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
+    return int(checked(name, text, ConfigType.INT, SCHEMA.properties[f"group.{name}"].parse))
 
 
 def check_group_configs(config: Mapping[str, Any], texts: Mapping[str, str]) -> None:

@@ -218,6 +218,14 @@ def invalid_value(name: str, text: str, kind: ConfigType, error: ValueError) -> 
     return f"Invalid value {text} for configuration {name}: {why}"
 
 
+def checked(name: str, text: str, kind: ConfigType, parse: Parser, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> Any:
+    """The value of a config's text. Raises KafkaError, in Kafka's words, for one that does not parse."""
+    try:
+        return parse(text.strip())
+    except ValueError as error:
+        raise KafkaError(code, invalid_value(name, text, kind, error)) from None
+
+
 def broker_value(config: Mapping[str, Any], name: str) -> Any:
     """The value of a broker property behind a topic config; coarser units fill in for a missing one."""
     value = config[name]
@@ -240,11 +248,7 @@ def check_topic_configs(config: Mapping[str, Any], configs: Mapping[str, str | N
         entry = TOPIC_CONFIGS.get(name)
         if entry is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-        try:
-            entry.parse(text.strip())
-        except ValueError as error:
-            why = invalid_value(name, text, entry.kind, error)
-            raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
+        checked(name, text, entry.kind, entry.parse)
     try:
         check_fit(config, texts)
     except ValueError as error:
