@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka, zookeeper  # noqa: F401  (fixtures)
+from support.mirror_world import World, brokers
 
 pytest_plugins = ["support.leftovers"]
 
@@ -133,6 +134,21 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
 def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     """A broker of this test alone: it may be killed, stopped and started again."""
     return make_broker()
+
+
+@pytest.fixture(scope="module")
+def clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    """Brokers for the tests of a module: a target, and the sources that the module names (`SOURCES`), or EWR."""
+    sources = getattr(request.module, "SOURCES", ("EWR",))
+    with brokers(tmp_path_factory.mktemp("clusters"), *sources, "target") as made:
+        yield made
+
+
+@pytest.fixture
+def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
+    """What a mirror of EWR copies: two partitions."""
+    with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

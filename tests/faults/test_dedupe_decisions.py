@@ -33,9 +33,7 @@ def test_a_command_that_did_not_commit_leaves_nothing(
     cluster = shared_broker if role == "ours" else kafka_as("target")["target"]
     with World(tmp_path, cluster, session_timeout_ms=300) as w:
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         w.fill(1)
         before = w.position()
         command = StageProcess("dedupe", w.config, "command", ["position", f"{w.topic}:0", "--at", "0", "--because", "a test"])

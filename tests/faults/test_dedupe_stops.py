@@ -62,9 +62,7 @@ def test_a_deleted_database_is_rebuilt(tmp_path: Path, shared_broker: BrokerProc
     with World(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
         for _ in range(2):
             w.fill(batches=10, count=300)
-            w.stage.start()
-            w.await_done()
-            assert w.stage.stop() == 0
+            w.run_once()
             shutil.rmtree(w.database)
         w.fill(batches=3, repeats=0.9)
         w.stage.start()
@@ -74,14 +72,10 @@ def test_a_deleted_database_is_rebuilt(tmp_path: Path, shared_broker: BrokerProc
 def test_a_database_older_than_the_output_is_repaired(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
         w.fill(batches=10, count=300)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         shutil.copytree(w.database, tmp_path / "old")
         w.fill(batches=10, count=300)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         shutil.rmtree(w.database)
         (tmp_path / "old").rename(w.database)
         w.fill(batches=3, repeats=0.9)
@@ -92,9 +86,7 @@ def test_a_database_older_than_the_output_is_repaired(tmp_path: Path, shared_bro
 def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_memory_max_ids=1000) as w:
         w.fill(batches=10, count=300)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         for path in (w.database / "ids").glob("*.sst"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         w.fill(batches=1)
@@ -109,9 +101,7 @@ def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: B
 def test_ids_of_another_place_are_set_aside_by_the_command_that_is_said(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=1)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         (w.database / "belongs-to").write_text("another output\n")
         w.stage.start()
         await_stopped(w.stage, "has the ids of another output, not those of")
@@ -124,9 +114,7 @@ def test_ids_of_another_place_are_set_aside_by_the_command_that_is_said(tmp_path
 def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         for path in (w.database / "ids").glob("*.sst"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         w.stage.start()
@@ -176,16 +164,12 @@ def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker:
     broker = make_broker()
     with World(tmp_path / "w", broker, penstock_dedupe_memory_max_ids=1000) as w:
         w.fill(batches=2)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert broker.stop() == 0
         shutil.copytree(broker.data, tmp_path / "old")
         broker.start()
         w.fill(batches=10, count=300)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert broker.stop() == 0
         shutil.rmtree(broker.data)
         (tmp_path / "old").rename(broker.data)
@@ -304,9 +288,7 @@ def test_a_position_that_nobody_of_us_wrote(tmp_path: Path, shared_broker: Broke
         w.properties["penstock.dedupe.name"] = name
         write_properties(w.config, w.properties)
         w.fill(batches=1)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         group = f"penstock-dedupe.{name}"
         w.admin(lambda admin: admin.commit(group, {(w.topic, 1): (50, "somebody")}))
         status = w.ask("status", "--json")
@@ -317,18 +299,14 @@ def test_a_position_that_nobody_of_us_wrote(tmp_path: Path, shared_broker: Broke
         w.stage.start()
         await_stopped(w.stage, f"the position of {w.topic}-1 in group `{group}` is offset 50")
         follow(w)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert [int(record.value or b"") for record in w.records(1)] == w.expected(1)
 
 
 def test_an_output_without_a_position_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         written = len(w.records())
         w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
         w.stage.start()
@@ -339,9 +317,7 @@ def test_an_output_without_a_position_stops(tmp_path: Path, shared_broker: Broke
 def test_an_expired_input_stops_its_partition_alone(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2) as w:
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         w.fill()
         w.admin(lambda admin: admin.delete_records({(w.topic, 0): 700}))
         w.stage.start()
@@ -371,9 +347,7 @@ def test_an_input_that_was_cut_back_and_has_grown_again(tmp_path: Path, make_bro
         shutil.copytree(broker.data / f"{w.topic}-0", tmp_path / f"{w.topic}-0")
         broker.start()
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert broker.stop() == 0
         put_back(tmp_path / f"{w.topic}-0", broker.data)
         broker.start()
@@ -403,9 +377,7 @@ def test_a_transaction_that_hangs_in_one_output_partition_holds_up_that_one(
 ) -> None:
     with World(tmp_path, shared_broker, partitions=2) as w:
         w.fill()
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         w.fill()
         producer = confluent_kafka.Producer({"bootstrap.servers": shared_broker.bootstrap, "transactional.id": w.topic})
         producer.init_transactions(LIMIT_S)

@@ -14,9 +14,7 @@ from support.harness import BrokerProcess
 def lose_ids(w: World) -> None:
     """Output of a clean stop, of which the first 100 offsets expire; then the folder is lost."""
     w.fill(repeats=0)
-    w.stage.start()
-    w.await_done()
-    assert w.stage.stop() == 0
+    w.run_once()
     w.expire_output(before=100)
     shutil.rmtree(w.database)
 
@@ -41,9 +39,7 @@ def test_a_lost_folder_is_no_new_stage(tmp_path: Path, shared_broker: BrokerProc
 def test_a_folder_older_than_the_output_begins(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=1, count=50, repeats=0)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         shutil.copytree(w.database, tmp_path / "old")
         lose_ids(w)
         shutil.move(tmp_path / "old", w.database)
@@ -96,9 +92,7 @@ def test_a_running_worker_is_fenced_by_a_decision(tmp_path: Path, shared_broker:
 def test_a_snapshot_that_is_put_back_is_as_good(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(repeats=0)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         shutil.copytree(w.database, tmp_path / "kept")
         lose_ids(w)
         w.stage.start()
@@ -128,9 +122,7 @@ def test_a_batch_of_the_output_that_cannot_be_opened_is_accepted(tmp_path: Path,
     """Somebody else has written there. What lies behind it is known all the same."""
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=1, count=50, repeats=0)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         first = w.end(w.output)
         w.send(0, [corrupt_for(w, w.output)], topic=w.output)
         w.stage.start()

@@ -15,16 +15,10 @@ from penstock import failpoints
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
-from support.mirror_world import LIMIT_S, World, alone, brokers
+from support.mirror_world import LIMIT_S, World, alone
 from support.stages import StageProcess
 
 DECLARED = list(failpoints.declared("stage."))  # test_dedupe_decisions.py has the commands of dedupe
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("decisions"), "EWR", "target") as made:
-        yield made
 
 
 @pytest.fixture
@@ -47,9 +41,7 @@ def test_a_command_that_did_not_commit_leaves_nothing(
     nodes: dict[str, Any] = {"source": clusters["EWR"], "target": clusters["target"], **kafka_as(role)}
     with World(tmp_path / "w", {"EWR": nodes["source"]}, nodes["target"], session_timeout_ms=300) as w:
         w.fill(3)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.fill(3)
         skip = ["skip", "EWR", f"{w.topic}:0", "--to", "50", "--because", "a test"]
         command = StageProcess("mirror", w.config, "command", skip)
@@ -88,9 +80,7 @@ def test_commands_one_after_the_other_end_no_lane(w: World) -> None:
 
 def test_a_lane_that_goes_on_after_a_gap_has_it_in_its_position(w: World) -> None:
     w.fill(2)
-    w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
+    w.run_once()
     w.fill(2)
     w.operate("skip", "EWR", f"{w.topic}:1", "--to", "10", "--because", "it is behind", code=1)
     assert "goes on at 30; gaps so far: 10 offsets, 10 records" in w.operate(

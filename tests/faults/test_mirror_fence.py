@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,11 @@ from penstock.pipeline.stages.identity import take_identity
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess, topic_name
 from support.kafka_jars import ApacheKafka
-from support.mirror_world import Cluster, World, brokers, run
+from support.mirror_world import Cluster, World, run
 from support.stages import StageProcess
 
 DECLARED = list(failpoints.declared("mirror."))
 IN_EACH_RUN = {("mirror.begun", "ours"), ("mirror.committed", "ours"), ("mirror.produced", "target")}
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("fence"), "EWR", "target") as made:
-        yield made
 
 
 def test_an_older_twin_has_no_effect(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:

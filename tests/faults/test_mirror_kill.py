@@ -6,7 +6,7 @@ Not only with our brokers, but with Apache Kafka as a source, as the target and 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,12 @@ from penstock import failpoints
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
-from support.mirror_world import World, alone, brokers
+from support.mirror_world import World, alone
 
 # Operators' commands are killed in test_mirror_decisions.py and test_dedupe_decisions.py.
 DECLARED = list(failpoints.declared("mirror."))
 IN_EACH_RUN = {*((name, "ours") for name in DECLARED), ("mirror.produced", "source"), ("mirror.offsets_sent", "target")}
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("kill"), "EWR", "JFK", "target") as made:
-        yield made
+SOURCES = ("EWR", "JFK")
 
 
 def test_there_are_failpoints() -> None:

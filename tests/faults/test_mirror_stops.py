@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,25 +18,7 @@ from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
 from support.logs import put_back
-from support.mirror_world import LIMIT_S, World, alone, brokers
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("stops"), "EWR", "target") as made:
-        yield made
-
-
-@pytest.fixture
-def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
-    with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as made:
-        yield made
-
-
-def copy_and_stop(w: World) -> None:
-    w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
+from support.mirror_world import LIMIT_S, World, alone
 
 
 def stops(w: World, partition: int, *words: str) -> None:
@@ -67,7 +48,7 @@ def quarantined(w: World) -> list[tuple[bytes | None, dict[str, str]]]:
 
 def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> None:
     w.fill()
-    copy_and_stop(w)
+    w.run_once()
     kept = w.positions("EWR")[1]
     assert kept is not None
     w.admin(clusters["target"], lambda admin: admin.delete_groups([w.group("EWR")]))
@@ -85,7 +66,7 @@ def test_the_command_for_a_source_whose_name_has_blanks(tmp_path: Path, clusters
     source = "O'Hare east"
     with World(tmp_path / "it's here", {source: clusters["EWR"]}, clusters["target"]) as w:
         w.fill(2)
-        copy_and_stop(w)
+        w.run_once()
         w.fill(2)
         w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
         w.mirror.start()
@@ -101,7 +82,7 @@ def test_the_command_for_a_source_whose_name_has_blanks(tmp_path: Path, clusters
 
 def test_a_position_that_no_mirror_wrote(w: World, clusters: dict[str, BrokerProcess]) -> None:
     w.fill()
-    copy_and_stop(w)
+    w.run_once()
     w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 0): (3, "")}))
     w.fill()
     w.mirror.start()
@@ -110,7 +91,7 @@ def test_a_position_that_no_mirror_wrote(w: World, clusters: dict[str, BrokerPro
 
 def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]) -> None:
     w.fill(2)
-    copy_and_stop(w)
+    w.run_once()
     w.fill(2)  # ten records a batch: 20 to 40 come now
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
     w.mirror.start()
@@ -311,7 +292,7 @@ def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "EWR", tmp_path / "before")
         clusters["EWR"].start()
         w.fill(5)
-        copy_and_stop(w)
+        w.run_once()
         assert clusters["EWR"].stop() == 0
         put_back(tmp_path / "before" / f"{w.topic}-0", tmp_path / "EWR")
         clusters["EWR"].start()
@@ -328,7 +309,7 @@ def test_a_source_that_was_restored_and_has_grown_again(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "EWR", tmp_path / "before")
         source.start().restart().restart()  # each start is a leader epoch
         w.fill(5)
-        copy_and_stop(w)
+        w.run_once()
         assert source.stop() == 0
         shutil.rmtree(tmp_path / "EWR")
         shutil.copytree(tmp_path / "before", tmp_path / "EWR")

@@ -20,12 +20,6 @@ from support.mirror_world import World, brokers
 OTHER_LOG = "is not the log that was read: the last batch below offset "
 
 
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("restored"), "EWR", "target") as made:
-        yield made
-
-
 @pytest.fixture
 def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], partitions=1) as made:
@@ -40,9 +34,7 @@ def put_back(data: Path, copy: Path) -> None:
 
 def copy_all(w: World) -> None:
     w.fill(2)
-    w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
+    w.run_once()
 
 
 def change_last_batch(admin: Admin, group: str, tp: TopicPartition, committed: tuple[int, str], **change: Any) -> Any:
@@ -170,9 +162,7 @@ def test_compaction_may_remove_the_last_batch(tmp_path: Path, clusters: dict[str
 def test_dedupe_finds_another_batch_than_it_read(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with DedupeWorld(tmp_path, shared_broker) as w:
         w.fill(batches=2, count=10)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         group, tp = f"penstock-dedupe.{w.topic}", (w.topic, 0)
         kept = w.admin(lambda admin: admin.committed(group, [tp]))[tp]
         assert kept is not None
@@ -189,9 +179,7 @@ def test_a_store_finds_another_output_than_it_has_the_ids_of(tmp_path: Path, sha
     """An aggregate that was put back from a copy, and has grown since: what the copy lacks would be dropped as repeats."""
     with DedupeWorld(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
         w.fill(batches=10, count=300)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         offset, crc, at_ms = map(int, (w.database / "last-output").read_text().split())
         kept = tmp_path / "snapshot"
         w.answer("snapshot", f"{w.topic}:0", "--to", str(kept))

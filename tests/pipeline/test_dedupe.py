@@ -32,9 +32,7 @@ def test_a_batch_without_repeats_goes_on_untouched(tmp_path: Path, shared_broker
     with World(tmp_path, shared_broker) as w:
         for codec in CODECS:
             w.send(0, [w.batch(0, w.some_ids(0, 50, repeats=0), codec) for _ in range(3)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         given, gone_on = w.batches(w.topic), w.batches(w.output)
         assert [bytes(batch.payload) for batch in gone_on] == [bytes(batch.payload) for batch in given]
         assert [batch.max_timestamp for batch in gone_on] == [batch.max_timestamp for batch in given]
@@ -46,9 +44,7 @@ def test_a_batch_with_a_repeat_keeps_its_codec_keys_and_timestamps(tmp_path: Pat
     with World(tmp_path, shared_broker) as w:
         for codec in CODECS:
             w.send(0, [w.batch(0, ["twice", f"other-{codec}", "twice"], codec)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert [batch.codec for batch in w.batches(w.output)] == list(CODECS)
         assert [record.key for record in w.records()] == [b"twice"] + [b"other-%d" % codec for codec in CODECS]
         w.check()
@@ -57,9 +53,7 @@ def test_a_batch_with_a_repeat_keeps_its_codec_keys_and_timestamps(tmp_path: Pat
 def test_stock_consumers_read_the_output(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=10)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": shared_broker.bootstrap, "group.id": w.topic, "check.crcs": True}
         )
@@ -86,9 +80,7 @@ def test_records_without_id_pass_and_are_counted(tmp_path: Path, shared_broker: 
 def test_records_with_an_empty_key_are_not_repeats_of_each_other(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.send(0, [w.batch(0, ["", "", ""], 0)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert [record.value for record in w.records()] == [b"0", b"1", b"2"]
 
 
@@ -99,9 +91,7 @@ def test_words_of_json_that_many_records_share_are_no_ids(tmp_path: Path, shared
         for word in (*shared, *shared, b"1", b'"1"'):
             builder.append(None, b'{"id": %s}' % word, 1)
         w.send(0, [builder.build()])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         gone_on = [(record.value or b"")[7:-1] for record in w.records()]
         # A number that no computer's double holds is an id like any other; "1" and 1 are one.
         assert gone_on == [*shared, *shared[:-2], b"1"]
@@ -279,9 +269,7 @@ def test_a_batch_larger_than_the_output_takes_is_split(tmp_path: Path, shared_br
     with World(tmp_path, shared_broker) as w:
         w.admin(lambda admin: admin.create_topics({w.output: 1}, configs={"max.message.bytes": "5000"}))
         w.send(0, [w.batch(0, w.some_ids(0, 2000), 0), w.batch(0, w.some_ids(0, 50), 0)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert all(batch.size_in_bytes <= 5000 for batch in w.batches(w.output))
         w.check()
 
@@ -305,9 +293,7 @@ def test_batches_that_inflate_to_a_lot(tmp_path: Path, make_broker: Callable[...
         builder = BatchBuilder(4, max_bytes=1 << 30)
         assert builder.append(b"large", bytes(130 << 20), 1)
         w.send(0, [builder.build(), w.batch(0, ["a", "a"], 0), builder.build()])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert [record.key for record in w.records()] == [b"large", b"a"]
         assert w.position()[1]["dropped"] == 2
 

@@ -26,13 +26,6 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def run_once(w: World) -> None:
-    """The stage, until it has read everything."""
-    w.stage.start()
-    w.await_done()
-    assert w.stage.stop() == 0, w.stage.text()
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_a_command_does(command: str) -> None:
     result = CliRunner().invoke(root, ["dedupe", command, "--help"], prog_name="penstock")
@@ -153,7 +146,7 @@ def test_a_snapshot_of_a_running_stage_is_restored(tmp_path: Path, shared_broker
             "complete_to": done["complete_to"],
         }
         w.send(0, [w.batch(0, [word for word, _ in w.sent[0]], 4)])
-        run_once(w)
+        w.run_once()
         w.check_counters()
 
 
@@ -175,24 +168,24 @@ def test_a_snapshot_says_what_only_memory_has(tmp_path: Path, shared_broker: Bro
 def test_a_restored_store_sets_the_present_one_aside(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path / "w", shared_broker) as w:
         w.fill()
-        run_once(w)
+        w.run_once()
         w.answer("snapshot", f"{w.topic}:0", "--to", str(tmp_path / "kept"))
         w.fill()
-        run_once(w)
+        w.run_once()
         w.answer("restore", f"{w.topic}:0", "--from", str(tmp_path / "kept"))
         aside = w.database / "set-aside.1"
         assert list((aside / "ids").glob("*.sst")) and (aside / "belongs-to").exists()
         w.answer("restore", f"{w.topic}:0", "--from", str(aside))  # it is as good as a snapshot
         assert not w.answer("status")[0]["only_in_memory"]
         w.fill(repeats=0.9)
-        run_once(w)
+        w.run_once()
         w.check()
 
 
 def test_what_is_no_snapshot_of_this_partition(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path / "w", shared_broker, partitions=2) as w:
         w.fill()
-        run_once(w)
+        w.run_once()
         w.answer("snapshot", f"{w.topic}:1", "--to", str(tmp_path / "kept"))
         before = sorted(path.name for path in (w.database / "ids").glob("*.sst"))
         said = refusal(w.ask("restore", f"{w.topic}:0", "--from", str(tmp_path / "kept")))
@@ -204,7 +197,7 @@ def test_what_is_no_snapshot_of_this_partition(tmp_path: Path, shared_broker: Br
         assert "has no database" in refusal(w.ask("snapshot", f"{w.topic}:7", "--to", str(tmp_path / "another")))
         assert sorted(path.name for path in (w.database / "ids").glob("*.sst")) == before
         w.fill(repeats=0.9)
-        run_once(w)
+        w.run_once()
         w.check()
 
 
@@ -221,7 +214,7 @@ def test_a_store_is_rebuilt_from_the_output(tmp_path: Path, shared_broker: Broke
         assert (done["start"], done["end"], done["unknown"]) == (0, w.end(w.output), "")
         assert Path(done["set_aside"]).is_dir() and not (w.database / "ids").exists()
         w.fill(repeats=0.9)
-        run_once(w)
+        w.run_once()
         w.check()
         w.expire_output(before=10)
         assert w.answer("rebuild", f"{w.topic}:0")["unknown"] == "0..9"
@@ -232,7 +225,7 @@ def test_a_store_is_rebuilt_from_the_output(tmp_path: Path, shared_broker: Broke
 def test_a_position_that_has_expired_is_set(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2) as w:
         w.fill()
-        run_once(w)
+        w.run_once()
         counters = w.position()[1]
         w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
         w.fill(repeats=0.9)
@@ -245,7 +238,7 @@ def test_a_position_that_has_expired_is_set(tmp_path: Path, shared_broker: Broke
         noted = w.position()[1]
         for name in ("read", "written", "dropped"):
             assert noted[name] == counters[name]
-        run_once(w)
+        w.run_once()
         w.check()
         decided = [record for record in w.quarantined(1) if record.value == b"position none -> 500"]
         assert dict(decided[0].headers)["reason"] == b"expired"
@@ -268,7 +261,7 @@ def test_a_position_that_is_moved_back_brings_nothing_twice(tmp_path: Path, shar
 def test_positions_that_cannot_be(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill(batches=1)
-        run_once(w)
+        w.run_once()
         before = w.position()
         outside = w.ask("position", f"{w.topic}:0", "--at", "101", "--because", "a test")
         assert f"offset 101 is outside the log of {w.topic}-0 (0 to 100)" in refusal(outside)
@@ -281,7 +274,7 @@ def test_a_position_is_set_to_a_place_of_the_log(tmp_path: Path, shared_broker: 
     with World(tmp_path, shared_broker) as w:
         for age_ms in (7_200_000, 0):
             w.send(0, [w.batch(0, w.some_ids(0, 10), 0, age_ms=age_ms)])
-        run_once(w)
+        w.run_once()
         at = f"{w.topic}:0", "--because", "a test"
         places = {"earliest": 0, "-1h": 10, "-1d": 0, "latest": 20, "2970-01-01T00:00:00Z": 20, "1970-01-02": 0, "7": 7}
         assert {word: w.answer("position", *at, "--at", word)["offset"] for word in places} == places

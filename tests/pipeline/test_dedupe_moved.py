@@ -145,9 +145,7 @@ def test_a_lost_beginning_is_not_passed_over_for_another_decision(tmp_path: Path
         assert w.stage.stop() == 1
         w.answer("position", f"{w.topic}:0", "--at", "0", "--because", "what was moved is lost")
         assert w.position(0, w.moved)[1]["gap_ranges"] == f"0..{end - 1}"
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
 
 
 def test_a_topic_of_moved_records_that_is_another_log_is_read_from_its_beginning(
@@ -170,7 +168,5 @@ def test_a_topic_of_moved_records_that_is_another_log_is_read_from_its_beginning
         w.stage.wait_for(f"{w.topic}-0 is STOPPED")
         assert "is not the log that was read" in w.stage.text() and w.stage.stop() == 1
         w.answer("position", f"{w.topic}:0", "--at", "latest", "--because", "a copy was put back")
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         assert ids(w, w.output) == sorted(WORDS)

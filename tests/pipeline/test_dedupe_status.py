@@ -74,9 +74,7 @@ def test_moved_records_that_wait_for_a_stage_which_does_not_run(tmp_path: Path, 
 def test_an_input_that_ends_before_the_position(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.send(0, [w.batch(0, ["a"], 0)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         group, tp = f"penstock-dedupe.{w.topic}", (w.topic, 0)
         found = w.admin(lambda admin: admin.committed(group, [tp]))[tp]
         assert found is not None

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,15 +24,10 @@ from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.requests import delete_topic
 from support.harness import BrokerProcess, output
-from support.mirror_world import CODECS, LIMIT_S, World, brokers
+from support.mirror_world import CODECS, LIMIT_S, World
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("copy"), "EWR", "JFK", "LGA", "target") as made:
-        yield made
+SOURCES = ("EWR", "JFK", "LGA")
 
 
 def world(folder: Path, clusters: dict[str, BrokerProcess], *sources: str, **more: object) -> World:
@@ -64,9 +58,7 @@ def test_batches_that_the_target_would_refuse_are_rebuilt_and_counted(
     with world(tmp_path, clusters, "EWR", target_configs={"max.message.bytes": str(limit)}) as w:
         w.fill(1, "lz4", count=10)
         w.fill(2, "zstd", count=100)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.check_ids()
         for partition, batches in w.batches().items():
             assert all(batch.size_in_bytes <= limit for batch in batches)
@@ -287,9 +279,7 @@ def test_append_times_of_the_source_stay(tmp_path: Path, clusters: dict[str, Bro
     with world(tmp_path, clusters, "EWR", **configs) as w:
         w.fill(3, "zstd")
         time.sleep(0.05)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.check_ids()
         theirs, ours = times(w, clusters["EWR"]), times(w, clusters["target"])
         if target == "CreateTime":

@@ -5,23 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.transaction import TransactionalSender
 from support.harness import BrokerProcess
-from support.mirror_world import World, brokers
+from support.mirror_world import World
 from support.patience import until
 from support.stages import StageProcess, write_properties
 
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("rings"), "EWR", "JFK", "target") as made:
-        yield made
+SOURCES = ("EWR", "JFK")
 
 
 def records(w: World, cluster: BrokerProcess) -> list[int]:
@@ -68,9 +61,7 @@ def test_a_second_name_while_the_first_can_not_be_reached(tmp_path: Path, cluste
     """The first name's positions say which cluster they are of."""
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w:
         w.fill(1)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.configure(source_EWR_bootstrap_servers="127.0.0.1:1", source_EWR2_bootstrap_servers=clusters["EWR"].bootstrap)
         begin = ("begin", "EWR2", w.topic, "--at", "earliest", "--because", "a test")
         assert f"group `{w.group('EWR')}` at the target says that another mirror" in w.operate(*begin, code=1)
@@ -164,9 +155,7 @@ def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[s
 def test_another_cluster_behind_the_address(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w:
         w.fill(1)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.create(clusters["JFK"])
         w.configure(source_EWR_bootstrap_servers=clusters["JFK"].bootstrap)
         w.mirror.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,16 +15,11 @@ from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.stages.topics import TopicChoice
 from penstock.pyx.record.builder import BatchBuilder
 from support.harness import BrokerProcess
-from support.mirror_world import LIMIT_S, World, brokers
+from support.mirror_world import LIMIT_S, World
 from support.stages import write_properties
 
 LONG_AGO_MS = 1_357_000_000_000  # 2013
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("topics"), "EWR", "JFK", "target") as made:
-        yield made
+SOURCES = ("EWR", "JFK")
 
 
 def send(w: World, cluster: BrokerProcess, topic: str, value: bytes, timestamp_ms: int = 0, partition: int = 0) -> None:

@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.harness import BrokerProcess, output
-from support.mirror_world import World, brokers
+from support.mirror_world import World
 from support.stages import StageProcess, write_properties
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("twins"), "EWR", "target") as made:
-        yield made
 
 
 @pytest.fixture

@@ -22,20 +22,12 @@ from support.logs import put_back
 from support.mirror_world import World, brokers
 
 
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
-    with brokers(tmp_path_factory.mktemp("states"), "EWR", "target") as made:
-        yield made
-
-
 @pytest.fixture
 def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
     """Two partitions, copied, and a mirror that has ended."""
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as made:
         made.fill(2)
-        made.mirror.start()
-        made.await_copied()
-        assert made.mirror.stop() == 0
+        made.run_once()
         yield made
 
 
@@ -61,9 +53,7 @@ def test_retention_overtook_a_mirror_and_left_nothing(w: World, clusters: dict[s
 def test_retention_overtook_a_dedupe_stage_and_left_nothing(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with DedupeWorld(tmp_path, shared_broker) as w:
         w.send(0, [w.batch(0, ["a"], 0)])
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
+        w.run_once()
         w.send(0, [w.batch(0, ["b", "c"], 0)])
         w.admin(lambda admin: admin.delete_records({(w.topic, 0): -1}))
         (row,) = rows(w, 1)
@@ -155,9 +145,7 @@ def test_a_hanging_transaction_waits_at_once(tmp_path: Path, clusters: dict[str,
     with brokers(tmp_path, "EWR") as made, World(tmp_path / "w", made, clusters["target"], partitions=1) as w:
         source = made["EWR"]
         w.fill(2)
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
+        w.run_once()
         w.admin(source, lambda admin: admin.create_topics({"elsewhere": 1}))
         settings = {"transactional.id": "broken", "transaction.timeout.ms": 900_000}
         producer = confluent_kafka.Producer({"bootstrap.servers": source.bootstrap, **settings})

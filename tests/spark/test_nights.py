@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -36,7 +36,6 @@ from penstock.pipeline.etl import (
     ready,
     rejectfile,
     rowcounts,
-    session,
     sqlfunctions,
     table,
     valuerules,
@@ -59,15 +58,6 @@ from support.patience import until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Run = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="module")
-def spark(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("spark")
-    config = job.load(World(apache_kafka.bootstrap, folder).config)
-    started = session.start(config, "UTC", folder / "log")
-    yield started
-    started.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.pipeline import job
-from penstock.pipeline.etl import session
 from penstock.pipeline.etl.night import parse_night
 from support import valuecorpus
 from support.etl_world import Loading, World
@@ -26,15 +25,6 @@ from support.valuecorpus import Refused, Wrong
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 NIGHT = "2013-01-01"
-
-
-@pytest.fixture(scope="module")
-def spark(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("spark")
-    config = job.load(World(apache_kafka.bootstrap, folder).config)
-    started = session.start(config, "UTC", folder / "log")
-    yield started
-    started.stop()
 
 
 @dataclass

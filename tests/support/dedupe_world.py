@@ -250,6 +250,12 @@ class World:
                     found[int(headers["offset"])] = data + (record.value or b"")
         return found
 
+    def run_once(self) -> None:
+        """The stage, until it has read everything; it stops as asked."""
+        self.stage.start()
+        self.await_done()
+        assert self.stage.stop() == 0, self.stage.text()
+
     def finish(self) -> None:
         """All is read, the stage stops as asked, and the output is exact."""
         self.await_done()

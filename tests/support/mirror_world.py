@@ -292,6 +292,12 @@ class World:
         finally:
             consumer.close()
 
+    def run_once(self) -> None:
+        """The mirror, until it has copied everything; it stops as asked."""
+        self.mirror.start()
+        self.await_copied()
+        assert self.mirror.stop() == 0, self.mirror.text()
+
     def finish(self) -> None:
         """All is copied, the mirror stops as asked, and the target is exact."""
         self.await_copied()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,19 +25,6 @@ def golden(name: str) -> list[list[str]]:
 
 JAVA = {name: bytes.fromhex(text) for name, text in golden("records_java.hex")}
 KAFKA_39 = golden("validator_java_39.hex")
-
-
-@pytest.fixture
-def make_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
-    made: list[Log] = []
-
-    def make(**config: Any) -> Log:
-        made.append(Log(tmp_path, **config))
-        return made[-1]
-
-    yield make
-    for log in made:
-        log.drop()
 
 
 def stored(log: Log, offset: int = 0) -> list[RawBatch]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Any
 
 import pytest
 
@@ -24,19 +23,6 @@ from support.logs import LOGS, NOW_MS, Log, batch
 from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
 
 CODECS = [GZIP, SNAPPY, LZ4]
-
-
-@pytest.fixture
-def make_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
-    made: list[Log] = []
-
-    def make(**config: Any) -> Log:
-        made.append(Log(tmp_path, **config))
-        return made[-1]
-
-    yield make
-    for log in made:
-        log.drop()
 
 
 def plain(magic: int, count: int, first: int = 0, step: int = 1) -> list[Message]:
