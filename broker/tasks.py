@@ -10,18 +10,15 @@ from typing import Any
 from penstock import log
 from penstock.tasks import end
 
-__all__ = ["Background", "end", "start"]
+__all__ = ["Background", "Group", "end", "start"]
 
 _log = log.get(__name__)
 
 
-def start(work: Coroutine[Any, Any, None], name: str, among: set[asyncio.Task[None]] | None = None) -> asyncio.Task[None]:
-    """A task on the running loop, `among` others until it ends; what it raises is logged then."""
+def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task on the running loop; what it raises is logged when it ends."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(_say)
-    if among is not None:
-        among.add(task)
-        task.add_done_callback(among.discard)
     return task
 
 
@@ -32,19 +29,16 @@ class Group:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """One more."""
-        task = start(work, self._name)
+    def start(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
+        """One more; `name`: its own."""
+        task = start(work, name or self._name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def stop(self) -> None:
         """Cancel those that run, and wait for their ends. A task of the group may call it: it isn't cancelled then."""
-        running = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end(*(task for task in self._tasks if task is not asyncio.current_task()))
 
 
 def _say(task: asyncio.Task[None]) -> None:

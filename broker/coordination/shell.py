@@ -55,7 +55,7 @@ class Coordinator(ABC, Generic[M]):
         self._parts = parts
         self.entries: dict[str, Entry[M]] = {}
         self._timers: Timers[M] = Timers(parts.monotonic_ms, self._tick)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._beside = tasks.Group(f"coordinator of {self.topic}")
         self._partitions = 0  # of the internal topic; 0 until it exists
         self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is corrupt
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
@@ -217,7 +217,7 @@ class Coordinator(ABC, Generic[M]):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
-        tasks.start(work, f"coordinator of {self.topic}", self._tasks)
+        self._beside.start(work)
 
     async def sweep_for_ever(self, every_ms: int, event: Callable[[], object]) -> None:
         """Feed every machine that event every so often, in turns with the loop's other work. What it is for is to forget
@@ -291,4 +291,4 @@ class Coordinator(ABC, Generic[M]):
         """End timers and tasks. Requests that still wait stay unanswered: their connections are closing."""
         self._stopped = True
         self._timers.stop()
-        await tasks.end(*self._tasks)
+        await self._beside.stop()

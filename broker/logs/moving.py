@@ -377,7 +377,9 @@ class Moving:
         if state is None:
             return
         begun = self._moves[key] = Move(topic, index, here, state, beside(state.target, key, FUTURE))
-        tasks.start(self._run(begun), f"move {topic.name}-{index}", self._tasks)
+        task = tasks.start(self._run(begun), f"move {topic.name}-{index}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, move: Move) -> None:
         loop, copying = asyncio.get_running_loop(), Copying(move)

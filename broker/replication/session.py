@@ -47,7 +47,7 @@ ROOTS = (
 """Nodes that hold others: they are there before anything is read or watched."""
 
 
-class SessionStore:
+class SessionStore(Store):
     """A `Store` that is the present session's. Raises SessionLostError while there is none."""
 
     def __init__(self, servers: str, session_timeout_ms: int, wait_s: float) -> None:
@@ -55,6 +55,8 @@ class SessionStore:
         self._session_timeout_ms = session_timeout_ms
         self._wait_s = wait_s
         self._store: ZooKeeperStore | None = None
+        self.session = 0
+        self.lost = asyncio.Event()
         self.cluster_id = ""
         """The cluster's id, once `agree_on_cluster` was called."""
 
@@ -78,7 +80,7 @@ class SessionStore:
         except BaseException:
             await store.close()
             raise
-        self._store = store
+        self._store, self.session, self.lost = store, store.session, store.lost
         return store
 
     async def begin_again(self) -> ZooKeeperStore:
@@ -97,22 +99,6 @@ class SessionStore:
             raise SessionLostError(self.servers, "there is no session yet")
         return self._store
 
-    @property
-    def session(self) -> int:
-        """See `Store.session`."""
-        return self.present.session
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """See `Store.lost`: of the present session."""
-        return self.present.lost
-
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
-    ) -> str:
-        """See `Store.create`."""
-        return await self.present.create(path, data, ephemeral=ephemeral, sequence=sequence, parents=parents)
-
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """See `Store.get`."""
         return await self.present.get(path, watch)
@@ -120,10 +106,6 @@ class SessionStore:
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """See `Store.exists`."""
         return await self.present.exists(path, watch)
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """See `Store.set`."""
-        return await self.present.set(path, data, version)
 
     async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
         """See `Store.delete`."""

@@ -40,11 +40,12 @@ class FolderSpace(tasks.Background):
         self._threads = FolderThreads("space", 1)
         self._found: dict[str, Space] = {}
         self._asking: dict[str, float] = {}  # those whose answer is not there yet, and when they were asked, monotonic
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._asks = tasks.Group("space")
 
     async def stop(self) -> None:
         """End; a thread that hangs is left behind."""
-        await tasks.end(self._task, *self._tasks)
+        await super().stop()
+        await self._asks.stop()
         self._threads.leave()
 
     def get(self, path: str) -> Space | None:
@@ -61,7 +62,7 @@ class FolderSpace(tasks.Background):
         while True:
             for log_dir in self._dirs:
                 if str(log_dir.path) not in self._asking:
-                    tasks.start(self._ask(log_dir), f"space {log_dir.path}", self._tasks)
+                    self._asks.start(self._ask(log_dir), f"space {log_dir.path}")
             await asyncio.sleep(EVERY_S)
 
     async def _ask(self, log_dir: LogDir) -> None:
