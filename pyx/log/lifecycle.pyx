@@ -11,8 +11,8 @@ from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_EPOCHS, LogState, note
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, advance_high_watermark, doubt_segment, is_offline, keep_above_log_start, put_high_watermark, stable_end,
-    take_all_waiting, write_epochs,
+    PartitionLog, advance_high_watermark, doubt_segment, is_offline, keep_above_log_start, put_high_watermark,
+    stable_end, take_all_waiting, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, producers_clear, producers_get, producers_read, producers_write,

@@ -72,7 +72,7 @@ cdef Mark* _mark_of(vector[Mark]& marks, int32_t broker) noexcept nogil:
 cdef void _change_members(
     PartitionLog* p, bint newer, const vector[Mark]& members, int64_t now_ms
 ) noexcept nogil:
-    """`newer`: the members are of a newer state; else this broker's own proposal has changed them, or a registration."""
+    """`newer`: the members are of a newer state; else a proposal of this broker has changed them, or a registration."""
     cdef vector[Mark] marks = members
     cdef Mark* mark
     cdef const Mark* before

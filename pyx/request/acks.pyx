@@ -1,7 +1,9 @@
 """Produces that wait for other replicas; see acks.pxd."""
 
-from penstock.pyx.linux.posix cimport calloc, free, realloc
-from penstock.pyx.log.partition cimport COMMITTED_NOT_YET, partition_committed, partition_release, partition_retain
+from penstock.pyx.linux.posix cimport calloc, free, realloc, relaxed_add64
+from penstock.pyx.log.partition cimport (
+    COMMITTED_NOT_YET, partition_committed, partition_release, partition_retain, partition_tally,
+)
 from penstock.pyx.record.endian cimport put_i16, put_i64
 from penstock.pyx.request.waiting cimport WAITING_ACKS
 
@@ -79,6 +81,7 @@ cdef bint acks_settle(
         if error != 0:
             _write_error(wait, part, answer, error)
             errors[0] += 1
+            relaxed_add64(&partition_tally(part.partition).appends_failed, 1)
     return all
 
 

@@ -173,6 +173,8 @@ def test_the_time_of_a_request_ends_its_wait(served: Broker, name: str) -> None:
         until(lambda: LOGS.offsets(name, 0).log_end == 2, "the append")
         lead(name, version=1, isr=())
         assert outcome(peer) == (7, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)
+    figures = LOGS.topic_figures()[0][name]
+    assert (figures.produce_requests, figures.failed_produces) == (2, 2)
 
 
 def test_a_lost_lead_ends_all_waits(served: Broker, name: str) -> None:
