@@ -12,6 +12,7 @@ from typing import Any
 from penstock import log
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.grouplag import GroupLag
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.metrics import clients, cluster
 from penstock.broker.metrics.bounds import Bounds
 from penstock.broker.metrics.connections import ConnectionGatherer
@@ -38,6 +39,7 @@ class Figures:
     def __init__(self, context: Context, data_plane: DataPlane, beats: Beats) -> None:
         self._context = context
         self._pulse = Pulse(beats.look, self._sample)
+        self._threads = FolderThreads("figures", 1)
         self._space = FolderSpace(context.dirs)
         folder_of = context.topics.logs.folder_of
         self._lag = GroupLag(context.groups, context.log_manager, folder_of, context.now_ms)
@@ -58,23 +60,26 @@ class Figures:
         await self._lag.stop()
         await self._space.stop()
         await self._pulse.stop()
+        self._threads.leave()
 
     def _sample(self) -> None:
         self._connections.sample()
 
     async def metrics(self, page: Page) -> None:
         """See Source."""
-        turns, bounds = Turns(), Bounds()
+        turns, bounds, logs = Turns(), Bounds(), self._context.log_manager
+        # Those of 10,000 topics, or partitions, take milliseconds: the loop serves others meanwhile.
+        topics, total = await self._threads.run("", logs.topic_figures)
+        found = await self._threads.run("", logs.partition_figures)
         cluster.write(page, self._context)
         self._connections.write(page, bounds)
         await self._requests.write(page, bounds, turns)
-        await self._topics.write(page, bounds, turns)
+        await self._topics.write(page, bounds, topics, total, turns)
         await turns.take()
-        found = self._context.log_manager.partition_figures()
+        extents = {(topic, partition): (size, start, end) for topic, partition, size, start, end in found}
         await turns.take()
-        logs = {(topic, partition): (size, start, end) for topic, partition, size, start, end in found}
-        await self._groups.write(page, bounds, logs, turns)
-        folder_bytes = await self._partitions.write(page, bounds, logs, turns)
+        await self._groups.write(page, bounds, extents, turns)
+        folder_bytes = await self._partitions.write(page, bounds, extents, turns)
         cluster.write_folders(page, self._context, self._space, folder_bytes)
         bounds.write(page)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 from penstock.broker.context import Context
 from penstock.broker.metrics.bounds import ROWS_MAX, Bounds
@@ -18,6 +19,7 @@ from penstock.broker.metrics.families import (
 )
 from penstock.broker.turns import Turns
 from penstock.metrics import REST, Page, Rest, labels_text
+from penstock.pyx.log.logmanager import TopicFigures
 
 COUNTED = (MESSAGES_IN, BYTES_IN, BYTES_OUT, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES)
 """The families in the order of the fields of `TopicFigures`."""
@@ -31,11 +33,10 @@ class TopicGatherer:
         self._context = context
         self._rest: Rest[str] = Rest(len(COUNTED))
 
-    async def write(self, page: Page, bounds: Bounds, turns: Turns) -> None:
-        """All families of topics."""
-        context = self._context
-        figures, total = context.log_manager.topic_figures()
-        await turns.take()
+    async def write(
+        self, page: Page, bounds: Bounds, figures: Mapping[str, TopicFigures], total: TopicFigures, turns: Turns
+    ) -> None:
+        """All families of topics: `figures` by name, and those of all that ever were."""
         names = self._rest.ordered(figures, lambda name: figures[name].bytes_in + figures[name].bytes_out, ROWS_MAX)
         await turns.take()
         labels = [labels_text(MESSAGES_IN, (name,)) for name in names[:ROWS_MAX]]
@@ -54,7 +55,7 @@ class TopicGatherer:
                 page.samples([(rest, others[at])])
         await turns.take()
         page.family(TOPIC_PARTITIONS)
-        topics = context.topics
+        topics = self._context.topics
         page.samples(
             [
                 (text, len(topic.partitions))

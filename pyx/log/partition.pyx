@@ -264,6 +264,8 @@ cdef void logset_tallies(
     cdef PartitionTally sum
     pthread_mutex_lock(&logs.tallies.lock)            # a topic that goes meanwhile would be missed
     pthread_rwlock_rdlock(&logs.lock)
+    topics.reserve(logs.tallies.topics.size())
+    sums.reserve(logs.tallies.topics.size())
     one = logs.tallies.topics.begin()
     while one != logs.tallies.topics.end():
         memset(&sum, 0, sizeof(PartitionTally))

@@ -36,13 +36,12 @@ class World:
         self.total = TopicFigures(*[sum(column) for column in zip(*self.figures.values(), strict=True)])
         states = {name: Topic(name, bytes(16), [PartitionState(0, 1, 0, [1], [1])]) for name in self.names}
         topics = SimpleNamespace(all=states.values, get=states.get, partition_count=lambda: count)
-        logs = SimpleNamespace(topic_figures=lambda: (dict(self.figures), self.total))
         group = SimpleNamespace(dead=False, members={})
         groups = SimpleNamespace(entries=dict.fromkeys(f"group-{name}" for name in self.names), find=lambda name: group)
         config = {"penstock.metrics.partitions": wanted, "min.insync.replicas": 1}
         folder = SimpleNamespace(path=Path("/data"))
         dirs = SimpleNamespace(of=lambda key: folder)
-        context: Any = SimpleNamespace(topics=topics, log_manager=logs, groups=groups, config=config, dirs=dirs)
+        context: Any = SimpleNamespace(topics=topics, groups=groups, config=config, dirs=dirs)
         self.context = context
         self.lag: Any = SimpleNamespace(
             committed=lambda name: [((name.removeprefix("group-"), 0), 10)], seconds=lambda *given: (1.0, True)
@@ -53,7 +52,7 @@ class World:
     async def page(self) -> tuple[bytes, Bounds]:
         """All that has no bound by itself."""
         page, bounds, some = Page(), Bounds(), Turns()
-        await self.topics.write(page, bounds, some)
+        await self.topics.write(page, bounds, dict(self.figures), self.total, some)
         await GroupGatherer(self.context, self.lag).write(page, bounds, self.logs, some)
         await PartitionGatherer(self.context).write(page, bounds, self.logs, some)
         bounds.write(page)
