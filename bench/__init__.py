@@ -19,6 +19,7 @@ mirrormaker   MirrorMaker 2, tuned, exactly once
 report        what a run found, for people and for programs
 figures       the table of figures in a document: one row a target
 history       a line a run, so that figures can be drawn over time
+scraper       a broker's figures, asked for each second
 hoarders      clients that hold memory for requests which never come whole
 plots         pictures of a run
 """

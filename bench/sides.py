@@ -110,6 +110,11 @@ class Penstock(Broker):
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def http(self) -> str:
+        """Where it serves figures; empty unless its properties say so."""
+        return self._process.http
+
     def launch(self) -> None:
         self._process.launch()
 

@@ -251,6 +251,15 @@ BROKER_TARGETS = [
         ),
     ),
     Target(
+        "a scrape of 10,000 partitions; ack p99 while scraped each second",
+        "<= 40 ms CPU and <= 1 MB; <= 1.1 x without",
+        (
+            Bound("crowd", "scrape_cpu_ms", 40),
+            Bound("crowd", "scrape_mb", 1),
+            Bound("ack-latency-scraped", "p99_growth", 1.1),
+        ),
+    ),
+    Target(
         "50,000 partitions on one node: restart after kill -9",
         "<= 10 s",
         (),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,14 +78,17 @@ class World:
         return self._brokers[key]
 
     @contextmanager
-    def own_broker(self, side: str, *, many_files: bool = False) -> Iterator[Broker]:
-        """A broker of the case's own in a new folder, not started; stopped at the end, and what it wrote removed.
+    def own_broker(
+        self, side: str, properties: Mapping[str, str] | None = None, *, many_files: bool = False
+    ) -> Iterator[Broker]:
+        """A broker of the case's own in a new folder, not started, with other settings than the default ones if there are
+        `properties`; stopped at the end, and what it wrote removed.
 
         What is many files goes only when all is over. For a minute ext4 doesn't use the numbers of deleted files again,
         and reads each of them whenever a file is made: a broker that deletes thousands of files makes the next one's partitions
         slow, ours or Kafka's.
         """
-        broker = self._fresh_broker(side, {})
+        broker = self._fresh_broker(side, dict(properties or {}))
         try:
             yield broker
         finally:

@@ -12,7 +12,8 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.hoarders import Hoarders
 from penstock.bench.programs import ended
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker
+from penstock.bench.scraper import HTTP, Scraper
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Penstock
 from penstock.bench.world import RECYCLED_TOPIC, World
 from penstock.pyx.wire import messages, requests
 
@@ -131,6 +132,40 @@ class Hoarded(Case):
 
 
 @dataclass
+class Scraped(Case):
+    """Records of 1 KiB by the clock, alone and then while the broker, which has many partitions, is scraped each second."""
+
+    name: str = "ack-latency-scraped"
+    title: str = "acknowledgement, 2,000 a second, 1 KiB each, while 1,000 partitions are scraped each second"
+    rate: int = 2_000
+    seconds: float = 20.0
+    partitions: int = 1_000
+    sides: tuple[str, ...] = (PENSTOCK,)
+    warm: bool = False
+
+    def run(self, world: World, side: str) -> Sample:
+        with world.own_broker(side, HTTP) as broker:
+            assert isinstance(broker, Penstock)
+            broker.start()
+            requests.create_topic(broker.bootstrap, f"{self.name}-crowd", world.scaled(self.partitions, least=2))
+            topic = world.topic(broker, self.name, 1, RECYCLED_TOPIC)
+            load = frames.produce(world.path(self.name), topic, 1, batch_bytes=1024, record_bytes=1024)
+            options = {"rate": self.rate, "requests": int(self.rate * world.seconds(self.seconds))}
+            world.requests(broker, load, **options)
+            alone = world.requests(broker, load, **options)[-1]
+            with Scraper(broker.http) as scraper:
+                beside = world.requests(broker, load, **options)[-1]
+            load.path.unlink()
+        return {
+            "p99_growth": float(beside["p99_us"]) / float(alone["p99_us"]),
+            "p50_growth": float(beside["p50_us"]) / float(alone["p50_us"]),
+            "p99_scraped_ms": float(beside["p99_us"]) / 1e3,
+            "p99_alone_ms": float(alone["p99_us"]) / 1e3,
+            "scrapes": float(scraper.scrapes),
+        }
+
+
+@dataclass
 class Neighbours(Case):
     """Records of 1 KiB by the clock, alone and then next to clients whose requests are expensive, each kind in turn.
 
@@ -225,6 +260,7 @@ CASES: list[Case] = [
         announced=900_000,
         sent=600_000,
     ),
+    Scraped(),
     Neighbours(
         "expensive-neighbours",
         "acknowledgement, 500 a second, 1 KiB each, next to 2 x 32 produces of 30 KB that inflate to 30 MiB, 2 x 32 fetches"

@@ -8,18 +8,20 @@ from pathlib import Path
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
-from penstock.bench.sides import PENSTOCK, Broker
+from penstock.bench.scraper import HTTP, scrape
+from penstock.bench.sides import PENSTOCK, Broker, Penstock
 from penstock.bench.world import MIB, World
 from penstock.errors import raise_for
 from penstock.pyx.wire import messages, requests
 from penstock.pyx.wire.connection import WireConnection
 
 TOPIC_PARTITIONS = 100
+SCRAPES = 50
 
 
 @dataclass
 class Crowd(Case):
-    """10,000 partitions in topics of 100, 10,000 groups with an offset each; what Metadata takes then."""
+    """10,000 partitions in topics of 100, 10,000 groups with an offset each; what Metadata takes then, and a scrape."""
 
     name: str = "crowd"
     title: str = "10,000 partitions and 10,000 groups (scaled) on one node"
@@ -30,11 +32,12 @@ class Crowd(Case):
     groups: int = 10_000
 
     def run(self, world: World, side: str) -> Sample:
-        with world.own_broker(side, many_files=True) as broker:
+        with world.own_broker(side, HTTP, many_files=True) as broker:
+            assert isinstance(broker, Penstock)
             broker.start()
             return self._measure(world, broker)
 
-    def _measure(self, world: World, broker: Broker) -> Sample:
+    def _measure(self, world: World, broker: Penstock) -> Sample:
         each = min(TOPIC_PARTITIONS, world.scaled(TOPIC_PARTITIONS, least=2))
         topics = [f"crowd-{number}" for number in range(max(1, world.scaled(self.partitions) // each))]
         started = time.monotonic()
@@ -52,12 +55,16 @@ class Crowd(Case):
         path = world.path(self.name)
         one = self._ask(world, broker, path, topics[:1], 2_000)
         all_of_them = self._ask(world, broker, path, [], 100)
+        rss_mib = broker.rss_mib()
+        cpu_ms, page_mb = scraped(broker)
         return {
             "metadata_one_p99_ms": one["p99_us"] / 1e3,
             "metadata_one_p50_ms": one["p50_us"] / 1e3,
             "metadata_all_p99_ms": all_of_them["p99_us"] / 1e3,
             "metadata_all_p50_ms": all_of_them["p50_us"] / 1e3,
-            "rss_mib": broker.rss_mib(),
+            "rss_mib": rss_mib,
+            "scrape_cpu_ms": cpu_ms,
+            "scrape_mb": page_mb,
             "partitions": float(len(topics) * each),
             "create_s": created - started,
             "first_commits_per_s": groups / committed_s,
@@ -69,6 +76,21 @@ class Crowd(Case):
             return world.requests(broker, path, requests=world.scaled(count, least=10))[-1]
         finally:
             path.unlink()
+
+
+def scraped(broker: Penstock) -> tuple[float, float]:
+    """CPU in milliseconds, and size in MB, of a scrape of a broker that does nothing else. The first pages make labels that
+    the others have; what the broker takes by itself meanwhile is taken off."""
+    for _ in range(2):
+        page = scrape(broker.http)
+    began_s, before_s = time.monotonic(), broker.cpu_s()
+    for _ in range(SCRAPES):
+        page = scrape(broker.http)
+    took_s, used_s = time.monotonic() - began_s, broker.cpu_s() - before_s
+    before_s = broker.cpu_s()
+    time.sleep(took_s)
+    idle_s = broker.cpu_s() - before_s
+    return max(0.0, used_s - idle_s) / SCRAPES * 1e3, len(page) / 1e6
 
 
 def commit(connection: WireConnection, group: str, topic: str) -> None:
