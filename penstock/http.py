@@ -1,7 +1,8 @@
 """A small HTTP server for figures and health: GET and HEAD on an asyncio loop, by h11.
 
 It is for Prometheus, systemd's and load balancers' probes and people with curl, so it takes little: heads of 8 KiB, no bodies,
-16 connections. One that sends slowly or nothing gives its place to a new one, so that nobody keeps a scrape out.
+16 connections, of each one answer at a time. One that sends slowly or nothing, or doesn't take its answer, gives its place to a
+new one, so that nobody keeps a scrape out.
 h11 is imported when a server is made: a process without one pays nothing for it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ READ_BYTES = 4 << 10
 HEAD_S = 5.0  # for a request's head, from its first byte
 IDLE_S = 180.0  # between requests of one connection: longer than anybody's interval of scrapes
 ANSWER_S = 10.0  # for a peer to take an answer
+TAKE_S = 1.0  # the same while a new one finds no place
 
 _log = log.get(__name__)
 
@@ -88,8 +91,13 @@ class HttpServer:
             self._peers.pop(task, None)
 
     def _make_room(self) -> bool:
-        """End the connection that has waited for its peer longest; False if each is being answered."""
+        """End the connection that has waited for a request longest, or else for its peer to take an answer. False: all answers
+        are being made, or were sent just now."""
         waiting = [(peer.waits_since_s, id(task), task) for task, peer in self._peers.items() if not peer.answering]
+        if not waiting:
+            until_s = asyncio.get_running_loop().time() - TAKE_S
+            sending = ((peer.sends_since_s, id(task), task) for task, peer in self._peers.items())
+            waiting = [one for one in sending if one[0] <= until_s]
         if not waiting:
             return False
         longest = min(waiting)[2]
@@ -108,6 +116,7 @@ class _Peer:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self.answering = False
         self.waits_since_s = asyncio.get_running_loop().time()
+        self.sends_since_s = math.inf  # when the answer was made that the peer hasn't taken
 
     async def serve(self) -> None:
         """Answer until the peer or the protocol ends it. Raises OSError, TimeoutError."""
@@ -180,8 +189,10 @@ class _Peer:
             self._write(self._http.send(h11.Data(data=answer.body)))
         self._write(self._http.send(h11.EndOfMessage()))
         self._writer.transport.set_write_buffer_limits(0)
+        self.sends_since_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(ANSWER_S):
             await self._writer.drain()
+        self.sends_since_s = math.inf
 
     def _write(self, data: bytes | None) -> None:
         if data:

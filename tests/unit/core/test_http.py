@@ -135,6 +135,62 @@ async def test_connections_that_are_all_being_answered_are_not_ended_for_a_new_o
 
 
 @on_loop
+async def test_peers_that_do_not_take_their_answers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does any hold more than one answer, however many requests it has sent."""
+    monkeypatch.setattr(http, "ANSWER_S", 3600.0)
+    made, all_made = 0, asyncio.Event()
+
+    async def large(headers: Mapping[str, str]) -> Answer:
+        nonlocal made
+        made += 1
+        if made == http.CONNECTIONS_MAX:
+            all_made.set()
+        return Answer(200, http.TEXT, bytes(16 << 20))  # more than sockets hold
+
+    async with serving(**{"/large": large}) as port:
+        stopped = [await connect(port) for _ in range(http.CONNECTIONS_MAX)]
+        for _, writer in stopped:
+            writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        await all_made.wait()
+        for _ in range(2):
+            got = b""
+            for _ in range(600):
+                with contextlib.suppress(ConnectionError):
+                    got = await talk(port, b"GET /hello HTTP/1.0\r\n\r\n")
+                if got:
+                    break
+                await asyncio.sleep(0.05)
+            assert b"hello nobody" in got
+        assert made == http.CONNECTIONS_MAX
+        for _, writer in stopped:
+            writer.transport.abort()
+
+
+@on_loop
+async def test_half_open_peers_get_their_answers() -> None:
+    """One that sends nothing more after its request, and one that is gone before its answer."""
+    go_on = asyncio.Event()
+
+    async def slow(headers: Mapping[str, str]) -> Answer:
+        await go_on.wait()
+        return Answer(200, http.TEXT, b"at last\n")
+
+    async with serving(**{"/slow": slow}) as port:
+        reader, writer = await connect(port)
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write_eof()
+        _, gone = await connect(port)
+        gone.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await gone.drain()
+        await asyncio.sleep(0.1)
+        gone.transport.abort()
+        go_on.set()
+        assert (await reader.read()).endswith(b"at last\n")
+        writer.close()
+        assert b"hello nobody" in await talk(port, b"GET /hello HTTP/1.0\r\n\r\n")
+
+
+@on_loop
 async def test_a_head_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HEAD_S", 0.05)
     async with serving() as port:
