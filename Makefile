@@ -196,7 +196,7 @@ APT_MONITORING := prometheus prometheus-node-exporter
 .PHONY: monitoring-test
 monitoring-test: build
 	$(call install,$(APT_MONITORING) $(APT_DISKS))
-	PENSTOCK_NO_SKIPS=1 $(BIN)/pytest -q tests/monitoring
+	PENSTOCK_NO_SKIPS=1 CROWD=10000 $(BIN)/pytest -q tests/monitoring tests/unit/broker/test_metrics_crowd.py
 
 # Random admin work under kill -9, judged by a model of all that was acknowledged: `make faults KILLS=20 SEED=7`.
 KILLS ?= 200

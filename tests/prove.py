@@ -52,6 +52,7 @@ PARTS = {
     "powercuts": Part("half an hour", root=True),
     "soak": Part("an hour", root=True),
     "remote-tables": Part("15 minutes", needs="Go 1.25"),
+    "monitoring-test": Part("a quarter of an hour", root=True),
     "deploy-test": Part("an hour", root=True),
     "compat": Part("two hours the first time"),
     "bench": Part("more than an hour", needs="a machine that does nothing else"),
