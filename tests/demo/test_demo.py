@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -40,7 +41,9 @@ def test_two_nights_are_exact(tmp_path: Path) -> None:
     assert hops["aggregate flights.deduped"]["dropped"] == outcome["duplicates"]
     scraped = {"penstock_lane_records_total": outcome["sent"], "penstock_dedupe_duplicates_total": outcome["duplicates"]}
     assert outcome["scraped"] == scraped
-    assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    picture = (tmp_path / "out" / "demo.png").read_bytes()
+    # All five panels: the last one, of how long requests take, is there once the brokers were scraped twice.
+    assert picture.startswith(b"\x89PNG") and struct.unpack(">II", picture[16:24]) == (11 * 110, 14 * 110)
 
 
 def alive(marker: str) -> list[str]:

@@ -59,7 +59,7 @@ def test_each_metric_that_is_declared_is_on_the_page_and_no_other(make_broker: M
                 assert labels == set(ours.labels) or (family.name.startswith(TOPICS) and not labels), sample
 
 
-def test_figures_are_those_of_the_load_also_after_a_kill(make_broker: MakeBroker) -> None:
+def test_figures_are_those_of_the_load_and_gauges_are_so_after_a_kill(make_broker: MakeBroker) -> None:
     broker = make_broker(**HTTP)
     create(broker.bootstrap, "loaded", **{"max.message.bytes": "500"})
     create(broker.bootstrap, "idle")
@@ -212,7 +212,7 @@ def test_a_batch_from_the_future_has_waited_for_as_long_as_it_is_known(make_brok
 HOSTILE = ('qu"ote', "line\nend", "back\\slash", "ünï-код-組", '{a="b"} 1', "", "x" * 1000)
 
 
-def test_names_of_groups_and_clients_are_read_back_as_they_are(make_broker: MakeBroker) -> None:
+def test_names_of_groups_are_read_back_as_they_are(make_broker: MakeBroker) -> None:
     broker = make_broker(**HTTP)
     create(broker.bootstrap, "named")
     produce(broker, "named", 1)
