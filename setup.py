@@ -53,6 +53,8 @@ MODULES: dict[str, list[str]] = {
     "log.lifecycle": [],
     "log.replicas": [],
     "log.append": [],
+    "log.truncation": [],
+    "log.following": [],
     "log.read": [],
     "log.logconfig": [],
     "log.logtable": [],

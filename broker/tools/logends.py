@@ -12,6 +12,7 @@ from penstock.broker.logs.lock import UNKNOWN, last_run
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logfiles import SEGMENT, Row, read_file
 from penstock.durable import boot_id
+from penstock.pyx.log.amendment import read_amendment
 from penstock.pyx.log.checkpoint import Checkpoints, Offsets
 from penstock.pyx.log.damage import corrupt_ranges
 
@@ -27,7 +28,7 @@ def missing(folder: Path, ends: Mapping[Path, int], checkpoints: Checkpoints) ->
     key, data = partition_of(folder.absolute().name), folder.absolute().parent
     if key is None:
         return []
-    known = checkpoints.of(key, topic_id_in(folder) or bytes(16))
+    known = checkpoints.of(key, topic_id_in(folder) or bytes(16), read_amendment(str(folder)))
     there = segments(folder)
     # What wasn't flushed a power cut may have taken.
     clean = (data / CLEAN_SHUTDOWN).exists()

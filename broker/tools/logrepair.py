@@ -26,6 +26,7 @@ from penstock.broker.tools.logends import missing_from, segments
 from penstock.broker.tools.logfiles import read_file
 from penstock.durable import replace_file, sync_folder
 from penstock.hints import quoted
+from penstock.pyx.log.amendment import read_amendment
 from penstock.pyx.log.checkpoint import Checkpoints, Offsets
 from penstock.pyx.log.damage import CorruptRange, corrupt_ranges
 from penstock.pyx.record.crc import crc32c
@@ -125,7 +126,7 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
         checkpoints, topic_id = Checkpoints(str(data), stop_text(data)), topic_id_in(folder) or bytes(16)
         clean = (data / CLEAN_SHUTDOWN).exists()
         exact = clean or checkpoints.knows_end(key, topic_id)
-        yield _look(folder, checkpoints.of(key, topic_id), clean, exact), checkpoints, topic_id
+        yield _look(folder, checkpoints.of(key, topic_id, read_amendment(str(folder))), clean, exact), checkpoints, topic_id
 
 
 def _look(folder: Path, known: Offsets, clean: bool, exact: bool) -> Lost:

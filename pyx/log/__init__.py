@@ -25,6 +25,9 @@ batchorder     whether batches follow one another as they should
 damage         bytes that are no right batch: found, and set aside
 swap           new files in the place of a group of segments
 upkeep         rolling, flushing, retention
+truncation     a log that is open, cut: its leader hasn't what goes
+followerask    what a follower's fetch names, and whether it fits still
+following      a follower's log: what its fetch names, what becomes of the answer
 lifecycle      a log opened, halted, closed
 openfiles      files of logs, closed where descriptors run short
 files          whole reads and writes of files; which errors of the disk pass
@@ -33,6 +36,7 @@ pagecache      what of a file is in the page cache
 endslots       where each log of a log folder ends, for the start after a kill -9
 partitionfolder  a partition's folder, renamed or removed
 checkpoint     what a log folder says of its partitions beside their logs
+amendment      what is true of one log and the checkpoints don't say yet
 logconfig      a topic's configs as its logs need them
 logtable       opens and drops logs: which ones a broker leads, and the folders that they lie in
 replicatable   what the control plane tells of roles, and hears of replicas

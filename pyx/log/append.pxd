@@ -6,6 +6,7 @@ Parts that a connection brought at once are validated one by one, as if each cam
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from penstock.pyx.log.followerask cimport FollowerAsk
 from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.log.partition cimport Partition
 from penstock.pyx.log.validator cimport Refusal, Validated
@@ -35,6 +36,7 @@ cdef struct Append:
     uint8_t* records
     size_t n
     Origin origin
+    const FollowerAsk* ask             # of a REPLICA: what has to fit still; NULL: the caller knows that it does
     int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
     int64_t* work_left                 # what validating may cost (validator.pxd); what it did is taken off
     bint acks_all                      # it is refused while too few replicas are in sync
@@ -50,7 +52,8 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 # fails for all that were in it, and NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS and KAFKA_STORAGE_ERROR go for all
 # parts that follow. Fills their `done`; its errors are those of validate_records, of producer_data (an old
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
-#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, another broker leads it, or a segment has to be proved first
+#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, is being cut, another broker leads it, it isn't what a
+#                            follower's fetch named, or a segment has to be proved first
 #   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`
 #   KAFKA_STORAGE_ERROR      the disk failed or is full
 #   INVALID_TXN_STATE        also for a client's batch that would begin a transaction in the partition

@@ -16,6 +16,7 @@ from penstock.pyx.linux.posix cimport (
 from penstock.pyx.log.endslots cimport note_end
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
+from penstock.pyx.log.followerask cimport ask_fits
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, flushed_by_caller, from_client
@@ -297,7 +298,12 @@ cdef int16_t _gather(
     cdef iovec piece
     if gathered.refused != 0:
         return gathered.refused
-    if p.stopped or (p.role != ROLE_LEADER and part.origin != REPLICA):
+    if p.stopped or p.cutting:
+        return NOT_LEADER_OR_FOLLOWER
+    if part.origin == REPLICA:
+        if part.ask != NULL and not ask_fits(p, part.ask):
+            return NOT_LEADER_OR_FOLLOWER
+    elif p.role != ROLE_LEADER:
         return NOT_LEADER_OR_FOLLOWER
     if part.acks_all and p.isr_n < p.enough:
         return NOT_ENOUGH_REPLICAS

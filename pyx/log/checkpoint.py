@@ -3,29 +3,31 @@ compacted.
 
 The truth is `penstock-checkpoints`, one file a log folder, text:
 
-    penstock-checkpoints 2
+    penstock-checkpoints 3
     kafka cleaner-offset-checkpoint - -
     kafka log-start-offset-checkpoint 9b9d6ee1 -
     kafka recovery-point-offset-checkpoint 5f6a2d10 0c7dd3a2
-    partition AQIDBAUGBwgJCgsMDQ4PEA orders 0 45 1207 -1 40 1310 1208
+    kafka replication-offset-checkpoint 83c1f0aa 6a09e667
+    partition AQIDBAUGBwgJCgsMDQ4PEA orders 0 45 1207 -1 40 1310 1208 1300 0
     crc32c 1f2e3d4c
 
 A `partition` line has the topic's id, topic, partition, log start (0: its first segment's name says it), recovery point
 and first dirty offset (-1: never compacted; 0 already before a first pass puts files in the place of others, as the log
 may have holes from then on, and again once a log turns out to end before this offset or the recovery point). Then come
 the ends of the log: the base offset of its first segment (-1: unknown), its end when the line was written, and the end
-of what was flushed. An offset is given to a log of that topic id alone, so that a line of a deleted topic can't be that
-of a later one of its name. The last line is the CRC32C of all before it: a file with any other byte in it says nothing
-at all.
+of what was flushed. Then the high watermark (-1: the log has no other replica), and the number of the last amendment that
+the line has (amendment.py): a newer one in the partition's folder changes what the line says. An offset is given to a log of
+that topic id alone, so that a line of a deleted topic can't be that of a later one of its name. The last line is the CRC32C of
+all before it: a file with any other byte in it says nothing at all.
 
 A log that begins later than its line says, or ends earlier, has lost files or bytes: it isn't opened (recovery.pxd).
 Retention therefore writes the new first segment before it removes files. After a power cut only what was flushed counts.
 After a kill -9 the end is that of the log's slot (endslots.pxd), which is newer; without this file slots say nothing.
 
-Version 1 has no ends of logs, and is read: they are unknown then. A Penstock that knows only version 1 says that this
-file is damaged and goes on as without it.
+Version 2 has neither high watermarks nor amendments, version 1 no ends of logs either. Both are read: what they don't have is
+unknown. A Penstock that knows only an older version says that this file is damaged and goes on as without it.
 
-Apache Kafka's three files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
+Apache Kafka's four files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
 
     0                         the version
     1                         how many entries
@@ -61,6 +63,7 @@ from typing import NamedTuple
 from penstock import log
 from penstock.durable import replace_file
 from penstock.failpoints import declare, failpoint
+from penstock.pyx.log.amendment import Amendment
 from penstock.pyx.log.endslots import NAME, key_of, read_ends
 from penstock.pyx.record.crc import crc32c
 
@@ -68,16 +71,19 @@ OURS = "penstock-checkpoints"
 STARTS = "log-start-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
-KAFKAS = (CLEANED, STARTS, RECOVERY_POINTS)
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+KAFKAS = (CLEANED, STARTS, RECOVERY_POINTS, HIGH_WATERMARKS)
 VERSION = 0
 Key = tuple[str, int]
 
 WRITTEN = declare("checkpoints.written", "`penstock-checkpoints` is replaced, Apache Kafka's files are not yet")
 
 _log = log.get(__name__)
-_HEAD = b"penstock-checkpoints 2\n"
+_HEAD = b"penstock-checkpoints 3\n"
+_HEAD_2 = b"penstock-checkpoints 2\n"
+"""Without high watermarks and amendments."""
 _HEAD_1 = b"penstock-checkpoints 1\n"
-"""Without the ends of logs."""
+"""Without the ends of logs, too."""
 _CRC_LINE = re.compile(rb"crc32c ([0-9a-f]{8})\n\Z")
 _KAFKA_LINE = re.compile(r"kafka ([a-z-]+) (-|[0-9a-f]{8}) (-|[0-9a-f]{8})")
 _ENTRY = re.compile(r"(\S+) (0|[1-9]\d{0,9}) (0|[1-9]\d{0,18})", re.ASCII)
@@ -99,11 +105,33 @@ class Offsets(NamedTuple):
     first_segment: int = -1  # the base offset of its first segment; -1: unknown
     log_end: int = 0  # it ended there or later, but for what a power cut took
     flushed_end: int = 0  # it ends there or later
+    high_watermark: int = -1  # -1: there is no other replica, or none was noted
+    amendment: int = 0  # the number of the last one that is in this
 
     @property
     def begin(self) -> int:
         """The first offset that was never deleted; -1: unknown."""
         return -1 if self.first_segment < 0 else max(self.first_segment, 0 if self.topic_id is None else self.log_start)
+
+    def amended(self, by: Amendment, slot_end: int | None) -> Offsets:
+        """What holds with an amendment; slot_end: where the log ended by its slot."""
+        known = self._replace(amendment=by.number)
+        if by.holes and known.first_dirty < 0:
+            known = known._replace(first_dirty=0)
+        if by.end < 0:
+            return known
+        least = by.least_end
+        if by.first_segment >= 0:
+            start = by.log_start if by.log_start > by.first_segment else 0
+            known = known._replace(log_start=start, first_segment=by.first_segment)
+        return known._replace(
+            log_start=min(known.log_start, least) if by.first_segment < 0 else known.log_start,
+            recovery_point=min(known.recovery_point, by.recovery_point),
+            first_dirty=known.first_dirty if known.first_dirty <= least else 0,
+            log_end=min(known.log_end, least) if slot_end is None else slot_end,
+            flushed_end=min(known.flushed_end, least),
+            high_watermark=min(known.high_watermark, least),
+        )
 
 
 NOTHING = Offsets(None)
@@ -170,8 +198,8 @@ def parse_offsets(data: bytes) -> tuple[dict[Key, Offsets], dict[str, tuple[str,
         raise ValueError("its end is missing" if data else "it is empty")
     if int(end[1], 16) != crc32c(data[: end.start()]):
         raise ValueError("its checksum is wrong")
-    if not data.startswith((_HEAD, _HEAD_1)):
-        raise ValueError("its version is neither 1 nor 2")
+    if not data.startswith((_HEAD, _HEAD_2, _HEAD_1)):
+        raise ValueError("its version is none of 1, 2 and 3")
     offsets: dict[Key, Offsets] = {}
     kafkas: dict[str, tuple[str, str]] = {}
     for line in data[len(_HEAD) : end.start()].decode("ascii").splitlines():
@@ -232,14 +260,23 @@ class Checkpoints:
         self._ends: dict[bytes, tuple[bytes, int]] = {}  # of logs that weren't opened yet, as their slots say them
         self._load(stopped)
 
-    def of(self, key: Key, topic_id: bytes) -> Offsets:
-        """What is known of a partition of that topic; nothing of another's of its name."""
+    def of(self, key: Key, topic_id: bytes, by: Amendment | None = None) -> Offsets:
+        """What is known of a partition of that topic, with the amendment that is in its folder; nothing of another's of its
+        name."""
         with self._lock:
             known = self._offsets.get(key, NOTHING)
             end_of, end = self._ends.get(key_of(*key), (b"", 0))
         if known.topic_id not in (topic_id, None):
             known = NOTHING
+        if by is not None and by.number > known.amendment:
+            return known.amended(by, end if end_of == topic_id else None)
         return known._replace(log_end=end) if end_of == topic_id and end > known.log_end else known
+
+    def amendment(self, key: Key, topic_id: bytes) -> int:
+        """The number of the last amendment of a partition that the checkpoints have."""
+        with self._lock:
+            known = self._offsets.get(key, NOTHING)
+        return known.amendment if known.topic_id in (topic_id, None) else 0
 
     def knows_end(self, key: Key, topic_id: bytes) -> bool:
         """Whether the slot of a log that wasn't opened yet says where it ended. Else it ended there or later."""
@@ -252,9 +289,20 @@ class Checkpoints:
             return dict(self._ends)
 
     def put(
-        self, key: Key, topic_id: bytes, recovery_point: int, log_start: int, first_segment: int, log_end: int, flushed_end: int
+        self,
+        key: Key,
+        topic_id: bytes,
+        recovery_point: int,
+        log_start: int,
+        first_segment: int,
+        log_end: int,
+        flushed_end: int,
+        high_watermark: int = -1,
+        amendment: int = 0,
+        least_end: int = -1,
     ) -> None:
-        """Take a partition's offsets. A log start that its first segment's name says isn't kept, as in Kafka."""
+        """Take a partition's offsets. A log start that its first segment's name says isn't kept, as in Kafka. least_end: the
+        least offset at which it was cut up to that amendment; -1: it wasn't."""
         with self._lock:
             before = self._offsets.get(key, NOTHING)
             if before.topic_id not in (topic_id, None):
@@ -264,11 +312,16 @@ class Checkpoints:
             unchecked = before.topic_id is None and 0 < start == before.log_start
             self._ends.pop(key_of(*key), None)
             # What was flushed once stays so, though a recovery begins to count again.
-            flushed = min(log_end, max(flushed_end, recovery_point, before.flushed_end))
+            flushed, first_dirty = before.flushed_end, before.first_dirty
+            if amendment > before.amendment and least_end >= 0:
+                flushed = min(flushed, least_end)
+                first_dirty = first_dirty if first_dirty <= least_end else 0
+            flushed = min(log_end, max(flushed_end, recovery_point, flushed))
+            identity = None if unchecked else topic_id
             self._put(
                 key,
                 Offsets(
-                    None if unchecked else topic_id, start, recovery_point, before.first_dirty, first_segment, log_end, flushed
+                    identity, start, recovery_point, first_dirty, first_segment, log_end, flushed, high_watermark, amendment
                 ),
             )
 
@@ -295,6 +348,13 @@ class Checkpoints:
             before = self._offsets.get(key)
             if before is not None and before.topic_id in (topic_id, None):
                 self._put(key, before._replace(first_dirty=first_dirty))
+
+    def have_holes(self, key: Key, topic_id: bytes) -> None:
+        """Take it that a partition may have holes, if nothing says so yet."""
+        with self._lock:
+            before = self._offsets.get(key)
+            if before is not None and before.topic_id in (topic_id, None) and before.first_dirty < 0:
+                self._put(key, before._replace(first_dirty=0))
 
     def note_holes(self, key: Key, topic_id: bytes) -> bool:
         """Say on the disk that a partition may have been compacted, if nothing says so yet. False: what is known here is
@@ -381,6 +441,8 @@ class Checkpoints:
             self._changed.add(STARTS)
         if (before or NOTHING).first_dirty != known.first_dirty:
             self._changed.add(CLEANED)
+        if (before or NOTHING).high_watermark != known.high_watermark:
+            self._changed.add(HIGH_WATERMARKS)
 
     def _drop(self, key: Key) -> None:
         self._ends.pop(key_of(*key), None)
@@ -399,9 +461,13 @@ class Checkpoints:
             entries = {key: known.log_start for key, known in every if known.log_start > 0}
         elif name == CLEANED:
             entries = {key: known.first_dirty for key, known in every if known.first_dirty >= 0}
+        elif name == HIGH_WATERMARKS:
+            entries = {key: known.high_watermark for key, known in every if known.high_watermark >= 0}
         else:
             entries = {key: known.recovery_point for key, known in every}
-        return format_checkpoint(entries) if entries or self._there[name] != _NOT_THERE else b""
+        # What Kafka's file of high watermarks says of logs without other replicas stays as it is.
+        needed = self._texts[name] if name == HIGH_WATERMARKS else self._there[name] != _NOT_THERE
+        return format_checkpoint(entries) if entries or needed else b""
 
     # --- under the lock of who writes --------------------------------------------------------------------------
     def _write(self) -> None:
@@ -411,7 +477,7 @@ class Checkpoints:
                 self._changed.discard(name)
             texts = dict(self._texts)
             sums = {name: _sum(text or None) for name, text in texts.items()}
-            due = [name for name in KAFKAS if sums[name] != self._there[name]]
+            due = [name for name in KAFKAS if sums[name] != self._there[name] and (texts[name] or name != HIGH_WATERMARKS)]
             kafkas = {name: (sums[name], self._there[name] or sums[name]) for name in KAFKAS}
             ours = None if self._written else format_offsets(self._lines.values(), kafkas)
             starts = {key for key, known in self._offsets.items() if known.log_start > 0}
@@ -478,8 +544,10 @@ class Checkpoints:
         self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
         self._unbound = {key for key, known in self._offsets.items() if known.topic_id is None}
         # An older Penstock, which doesn't know slots, was the last one here.
-        self._ends = read_ends(str(self._folder)) if data.startswith(_HEAD) else {}
+        self._ends = {} if data.startswith(_HEAD_1) else read_ends(str(self._folder))
         for name in KAFKAS:
+            if name == HIGH_WATERMARKS and name not in kafkas:
+                continue  # An older Penstock, which doesn't know this file, was the last one here.
             if self._there[name] not in kafkas.get(name, ()):
                 if self._warn_of(name, found[name]) and not by_us:
                     self._forget_ends()

@@ -81,6 +81,14 @@ cdef inline void epochs_end(
         found[0] = cache.entries[i].epoch
         end_offset[0] = cache.entries[i + 1].start_offset if i + 1 < cache.entries.size() else log_end
 
+# The offset behind the last batch of an epoch up to `epoch`.
+cdef inline int64_t epochs_end_up_to(const EpochCache* cache, int32_t epoch, int64_t log_end) noexcept nogil:
+    cdef size_t i
+    for i in range(cache.entries.size()):
+        if cache.entries[i].epoch > epoch:
+            return min(cache.entries[i].start_offset, log_end)
+    return log_end
+
 cdef inline int epochs_write(const EpochCache* cache, const char* path, bint sync) noexcept nogil:
     cdef string text
     cdef char line[64]

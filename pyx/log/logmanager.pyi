@@ -6,6 +6,7 @@ the GIL while they work; those marked "slow" may touch the disk and belong in an
 """
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.errors import KafkaError
@@ -13,6 +14,8 @@ from penstock.pyx.log.replicatable import ReplicaTable
 
 SEARCH_INFLATED_BYTES: int
 """What one search by time may inflate, should the headers of many batches lie."""
+CUTTING: str
+"""The failpoint of `truncate`."""
 
 def room_end(batches_end: int) -> int:
     """Where the zeros end that an append has left for the next ones, behind batches that end at this position."""
@@ -41,6 +44,25 @@ class LogSegment(NamedTuple):
     base_offset: int
     size_bytes: int
     path: str  # of its .log file
+
+class FollowerAsk(NamedTuple):
+    """What a follower's fetch names."""
+
+    leader: int
+    broker_epoch: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int  # of the last batch; -1: there is none
+    log_start: int
+
+class FollowResult(IntEnum):
+    """What became of a leader's answer."""
+
+    DONE = 0
+    STALE = 1  # the partition isn't any more what the fetch named
+    ROTTEN = 2  # CRC, torn, offsets or epochs that don't follow: nothing of it was appended
+    REFUSED = 3  # a cut below the high watermark: the replica is offline from now on, with all its bytes
+    DISK = 4  # the disk failed or is full
 
 class TopicFigures(NamedTuple):
     """What was counted since the start: of a topic, from its creation on, or of all. topictally.pxd has the meanings, and
@@ -124,6 +146,25 @@ class LogManager(ReplicaTable):
         Answers of each the new log start, which is on the disk by then, or what went wrong: KafkaError(OFFSET_OUT_OF_RANGE)
         for an offset past the high watermark, OSError of the log folder's checkpoint.
         """
+
+    def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """Cut a log at an offset, or where the batch begins that holds it, whatever its role and its high watermark are: the
+        caller knows that nobody misses what goes. It goes on in a new segment. Slow. Raises KafkaError, or OSError: before
+        anything was changed, or with the partition offline; then the next start finishes the cut."""
+
+    def follower_ask(self, topic: str, partition: int) -> FollowerAsk | None:
+        """What the next fetch of a follower names; None: it is no follower, or takes nothing just now."""
+
+    def follower_append(
+        self, topic: str, partition: int, ask: FollowerAsk, records: bytes, high_watermark: int, log_start: int = 0
+    ) -> FollowResult:
+        """Take a leader's answer: records, then its high watermark and log start. Slow."""
+
+    def follower_cut(self, topic: str, partition: int, ask: FollowerAsk, epoch: int, end_offset: int) -> FollowResult:
+        """The leader's largest epoch up to the follower's last one is `epoch` and ends at that offset: cut. Slow."""
+
+    def follower_begin(self, topic: str, partition: int, ask: FollowerAsk, log_start: int) -> FollowResult:
+        """The log ends below its leader's log start: all of it goes, and it begins there. Slow."""
 
     def producers(self, topic: str, partition: int) -> list[Producer]:
         """State of every producer id that the log remembers."""

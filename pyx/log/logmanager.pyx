@@ -2,7 +2,9 @@
 
 import os
 from collections import namedtuple
+from enum import IntEnum
 from typing import NamedTuple
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
@@ -14,6 +16,7 @@ from libcpp.vector cimport vector
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.failpoints import declare, failpoint
 from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
 from penstock.pyx.linux.descriptors cimport set_close_files
 from penstock.pyx.linux.posix cimport (
@@ -22,8 +25,13 @@ from penstock.pyx.linux.posix cimport (
 )
 from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.endslots import NAME, slots_lost
-from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
-from penstock.pyx.log.logtable cimport Folder, LeaderEntry, move_log_start, raise_os
+from penstock.pyx.log.files cimport dropped, is_full, is_passing, made, read_at, wall_ms
+from penstock.pyx.log.followerask cimport FollowerAsk as _Ask
+from penstock.pyx.log.following cimport (
+    FOLLOW_DISK, FOLLOW_DONE, FOLLOW_REFUSED, FOLLOW_ROTTEN, FOLLOW_STALE, follower_append, follower_ask,
+    follower_begin, follower_cut,
+)
+from penstock.pyx.log.logtable cimport Folder, LeaderEntry, raise_os
 from penstock.pyx.log.openfiles cimport close_files
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.pagecache cimport read_cached_at
@@ -32,7 +40,7 @@ from penstock.pyx.log.partition cimport (
     partition_offsets, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline,
+    PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline, move_log_start,
 )
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
@@ -45,6 +53,10 @@ from penstock.pyx.log.role cimport ROLE_LEADER
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally, tally_sum, topic_tally_release
+from penstock.pyx.log.truncation cimport (
+    CUT_ENDED, TAKE_DONE, TAKE_NOTHING, TAKE_STALE, Truncation, truncation_close, truncation_open, truncation_plan,
+    truncation_step, truncation_take,
+)
 from penstock.pyx.log.upkeep cimport (
     BY_BYTES, BY_LOG_START, BY_TIME, Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred,
     prepare_log_sync, remove_expired, upkeep_log,
@@ -90,6 +102,8 @@ class TopicFigures(NamedTuple):
 _REASONS = {BY_LOG_START: "deleted records", BY_TIME: "retention.ms", BY_BYTES: "retention.bytes"}
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 
+CUTTING = declare("log.cutting", "before each step that changes files of a log that is cut, and after the last one")
+
 _log = log.get(__name__)
 
 set_close_files(close_files)
@@ -114,6 +128,33 @@ cdef object _figures(const PartitionTally* sum):
         Py_INCREF(number)              # the place in the tuple takes it over
         PyTuple_SET_ITEM(figures, i, number)
     return figures
+
+
+class FollowerAsk(NamedTuple):
+    """What a follower's fetch names; see logmanager.pyi."""
+
+    leader: int
+    broker_epoch: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    log_start: int
+
+
+class FollowResult(IntEnum):
+    """What became of a leader's answer; see logmanager.pyi."""
+
+    DONE = FOLLOW_DONE
+    STALE = FOLLOW_STALE
+    ROTTEN = FOLLOW_ROTTEN
+    REFUSED = FOLLOW_REFUSED
+    DISK = FOLLOW_DISK
+
+
+cdef _Ask _ask_of(object given):
+    cdef _Ask ask
+    ask.leader_id, ask.broker_epoch, ask.leader_epoch, ask.offset, ask.last_epoch, ask.log_start = given
+    return ask
 
 
 cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
@@ -174,6 +215,7 @@ cdef class LogManager(ReplicaTable):
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
         one.n = n
         one.origin = origin
+        one.ask = NULL
         one.may_inflate = &may_inflate
         one.work_left = &work_left
         one.checked = NULL
@@ -405,6 +447,83 @@ cdef class LogManager(ReplicaTable):
                 for i in moved:
                     outcomes[i] = error
         return outcomes
+
+    def truncate(self, str topic, int partition, int64_t offset):
+        """Cut a log; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef Truncation* t = made[Truncation]()
+        cdef int result, taken = TAKE_NOTHING
+        with nogil:
+            truncation_open(p, t, wall_ms())
+            result = truncation_plan(p, t, offset)
+            if result == 0:
+                taken = truncation_take(p, t, NULL)
+        try:
+            while result == 0 and taken == TAKE_DONE and t.step != CUT_ENDED:
+                failpoint(CUTTING)
+                with nogil:
+                    result = truncation_step(p, t)
+            failpoint(CUTTING)
+        finally:
+            with nogil:
+                truncation_close(p, t)
+            dropped[Truncation](t)
+        self.say(led)
+        if result != 0:
+            raise_os(result, p.log.folder)
+        if taken == TAKE_STALE:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} was stopped")
+        if taken != TAKE_DONE and taken != TAKE_NOTHING:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
+
+    def follower_ask(self, str topic, int partition):
+        """What a follower's next fetch names; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef _Ask ask
+        cdef bint follows
+        with nogil:
+            follows = follower_ask(led.partition, &ask)
+        if not follows:
+            return None
+        return FollowerAsk(
+            ask.leader_id, ask.broker_epoch, ask.leader_epoch, ask.offset, ask.last_epoch, ask.log_start
+        )
+
+    def follower_append(
+        self, str topic, int partition, ask, bytes records, int64_t high_watermark, int64_t log_start=0
+    ):
+        """Take a leader's records; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef _Ask asked = _ask_of(ask)
+        cdef bytearray changed = bytearray(records)
+        cdef uint8_t* at_records = <uint8_t*>PyByteArray_AS_STRING(changed)
+        cdef size_t n = <size_t>len(changed)
+        cdef int result
+        with nogil:
+            result = follower_append(led.partition, &asked, at_records, n, high_watermark, log_start)
+        self.say(led)
+        return FollowResult(result)
+
+    def follower_cut(self, str topic, int partition, ask, int32_t epoch, int64_t end_offset):
+        """Cut where the leader's log parts; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef _Ask asked = _ask_of(ask)
+        cdef int result
+        with nogil:
+            result = follower_cut(led.partition, &asked, epoch, end_offset)
+        self.say(led)
+        return FollowResult(result)
+
+    def follower_begin(self, str topic, int partition, ask, int64_t log_start):
+        """Begin at the leader's log start; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef _Ask asked = _ask_of(ask)
+        cdef int result
+        with nogil:
+            result = follower_begin(led.partition, &asked, log_start)
+        self.say(led)
+        return FollowResult(result)
 
     def producers(self, str topic, int partition):
         """What the log knows of its producers; see logmanager.pyi."""
@@ -735,14 +854,17 @@ cdef class LogManager(ReplicaTable):
 
     def write_checkpoints(self, str only=None):
         """Write the checkpoint files that changed; see logmanager.pyi."""
+        cdef LeaderEntry led
         with self.lock:
             folders = {path: folder for path, folder in self.folders.items() if only is None or path == only}
             of = set(folders.values())
             every = [led for led in self.led.values() if (<LeaderEntry>led).folder in of]
-        used = set()
+        used, owed = set(), {}
         for led in every:
+            if atomic_load32(&led.p.amendment.owed):
+                owed.setdefault(led.folder, []).append((led, atomic_load64(&led.p.amendment.number)))
             self.note(led)
-            used.add((<LeaderEntry>led).folder)
+            used.add(led.folder)
         failed = None
         for path, folder in folders.items():
             if atomic_load32(&(<Folder>folder).shared.failed):
@@ -751,6 +873,8 @@ cdef class LogManager(ReplicaTable):
                 continue                   # it went with its last log
             try:
                 folder.checkpoints.write()
+                for led, number in owed.get(folder, ()):
+                    self._settle(led, number)
             except OSError as error:
                 failed = failed or error
                 if not is_passing(error.errno):

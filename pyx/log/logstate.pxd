@@ -19,6 +19,8 @@ cdef enum NoteKind:
     NOTE_CUT = 5                       # what was cut off at `position` is kept beside the segment
     NOTE_CORRUPT_MESSAGE = 7           # a message of an old format, of the batch at `position`, can't be converted
     NOTE_GONE = 6                      # a file of it was removed: the partition is offline
+    NOTE_REFUSED_CUT = 8               # broker `position`, which leads, has the log up to `offset` alone: no cut
+    NOTE_HOLES = 9                     # what the leader sent has no records from `offset` up to `position`
 
 cdef struct Note:
     int kind
@@ -40,6 +42,7 @@ cdef struct LogState:
     int64_t known_begin                # what lies below it was deleted, and nothing else; -1: unknown
     int64_t known_first                # the base offset of the segment where it lies
     int64_t known_end                  # it had records up to there that nothing can have taken
+    bint replicated                    # other brokers have it too: an epoch below the one before ends it (recovery.pxd)
     bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes
     int64_t* walked_bytes              # atomic; counts what an opening walks, for those that wait. NULL: nobody

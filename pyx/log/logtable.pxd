@@ -59,6 +59,9 @@ cdef class LogTable(LogSetOwner):
     # has dropped must not come back, a later topic of the name would begin with it.
     cdef object note(self, LeaderEntry led)
     cdef object _put(self, LeaderEntry led)
+    cdef object _take_amendment(self, LeaderEntry led, object by)
+    # Without the lock of the tables. Raises OSError.
+    cdef object _settle(self, LeaderEntry led, int64_t number)
     cdef object _check_start(self, LeaderEntry led, object known, RecoveryReport* report)
     # Log what its files have turned out to be. With nothing to say it costs a lock.
     cdef object say(self, LeaderEntry led)
@@ -66,5 +69,3 @@ cdef class LogTable(LogSetOwner):
 
 
 cdef object raise_os(int number, object what)
-# Under the lock: what is below `offset`, which lies in the log, is not read any more.
-cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil

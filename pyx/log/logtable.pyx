@@ -19,6 +19,8 @@ from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from penstock.pyx.log.amendment import NAME as AMENDMENT
+from penstock.pyx.log.amendment import finish_cut, read_amendment
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, Damage
 from penstock.pyx.log.endslots cimport EndSlots
@@ -26,8 +28,8 @@ from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
-    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT,
-    NOTE_SNAPSHOT, Note,
+    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_HOLES,
+    NOTE_REBUILT, NOTE_REFUSED_CUT, NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_drop_topic, logset_held, logset_remove,
@@ -35,8 +37,8 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.partitionlog cimport (
-    LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, folder_take_entrants, is_offline,
-    keep_above_log_start, log_of, write_epochs,
+    Amendment, LogFolder, PartitionLog, amendment_clear, end_cleaning, folder_fail, folder_release,
+    folder_take_entrants, is_offline, keep_above_log_start, log_of, put_high_watermark,
 )
 from penstock.pyx.log.recovery cimport RecoveryReport
 from penstock.pyx.log.role cimport ROLE_FENCED
@@ -103,13 +105,6 @@ cdef LeaderEntry _new_led(LogTable table, tuple key, bytes topic_id):
 
 cdef object raise_os(int number, object what):
     raise OSError(number, os.strerror(number), str(what))
-
-
-cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
-    atomic_store64(&p.log.log_start, offset)
-    keep_above_log_start(p)
-    if cut_epochs(p):
-        write_epochs(p, False)
 
 
 cdef bytes _topic_id(PartitionLog* p):
@@ -204,6 +199,18 @@ cdef dict _SENTENCES = {
         logging.ERROR,
         "files of {folder} are gone, somebody has removed them: the partition is offline and answers "
         "KAFKA_STORAGE_ERROR. Stop the broker, put the folder back and start again, or delete the topic",
+    ),
+    NOTE_REFUSED_CUT: (
+        logging.ERROR,
+        "broker {position}, which leads {folder}, has its log up to offset {offset} only, and this replica holds "
+        "records up to its high watermark {high_watermark}, which may have been acknowledged: nothing was cut, and "
+        "this replica follows no more. If that broker has lost what this one holds, let this one lead by an unclean "
+        "election",
+    ),
+    NOTE_HOLES: (
+        logging.WARNING,
+        "{folder}: the leader has no records of offsets {offset} up to {position} (exclusive). A log that was "
+        "compacted has such holes; the topic's cleanup.policy doesn't say that this one is",
     ),
 }
 
@@ -430,7 +437,11 @@ cdef class LogTable(LogSetOwner):
             led.config = merged
             led.folder = self.folder(folder)   # which checks whether there are logs without checkpoints
             fresh = _prepare_folder(path, topic_id, new)
-            known = led.folder.checkpoints.of(key, topic_id)
+            by = None if fresh else read_amendment(path)
+            if by is not None and not by.done:
+                finish_cut(Path(path), by)
+                clean = False              # whatever says so: it isn't as it was left
+            known = led.folder.checkpoints.of(key, topic_id, by)
             if fresh:
                 # A deleted topic's, if the broker died before they were written.
                 led.folder.forget(key)
@@ -457,12 +468,15 @@ cdef class LogTable(LogSetOwner):
             p.log.power_cut = power_cut
             if not leads:
                 p.role = ROLE_FENCED
+                p.log.replicated = True
+                put_high_watermark(p, known.high_watermark)
             # A log that was compacted before its topic's cleanup.policy was changed has holes, too; one that the
             # checkpoints don't know (another broker's, or another folder's) may have been.
             p.log.dense = known.first_dirty < 0 and (
                 fresh or not parsed.cleanup_compact or known.topic_id is not None
             )
             p.log.first_dirty = known.first_dirty
+            self._take_amendment(led, by)
             with nogil:
                 p.log.walked_bytes = &self.walked
                 result = open_log(p, leader_epoch, clean, &report)
@@ -499,6 +513,18 @@ cdef class LogTable(LogSetOwner):
             led.folder.checkpoints.owe()
         self.say(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
+
+    cdef object _take_amendment(self, LeaderEntry led, object by):
+        """What the checkpoints don't have yet of a log that opens."""
+        cdef Amendment* a = &led.p.amendment
+        a.number = led.folder.checkpoints.amendment(led.key, _topic_id(led.p))
+        if by is None:
+            return
+        if by.number > a.number:
+            a.number = by.number
+            a.end, a.least_end, a.recovery_point = by.end, by.least_end, by.recovery_point
+            a.first_segment, a.log_start, a.holes = by.first_segment, by.log_start, by.holes
+        a.owed = 1
 
     cdef object _check_start(self, LeaderEntry led, object known, RecoveryReport* report):
         """What the checkpoints say must not contradict the log in silence."""
@@ -557,7 +583,8 @@ cdef class LogTable(LogSetOwner):
             level, sentence = _SENTENCES[notes[i].kind]
             stem = f"{folder}/{notes[i].offset:020d}"
             sentence = sentence.format(
-                folder=folder, quoted=quoted(folder), stem=stem, offset=notes[i].offset, position=notes[i].position
+                folder=folder, quoted=quoted(folder), stem=stem, offset=notes[i].offset, position=notes[i].position,
+                high_watermark=atomic_load64(&p.high_watermark),
             )
             _log.log(level, "%s", sentence)
             with self.lock:
@@ -570,8 +597,10 @@ cdef class LogTable(LogSetOwner):
                 self._put(led)
 
     cdef object _put(self, LeaderEntry led):
-        cdef int64_t recovery_point, log_start, first_segment, log_end, flushed_end
+        cdef int64_t recovery_point, log_start, first_segment, log_end, flushed_end, amendment, high_watermark = -1
         cdef PartitionLog* p = led.p
+        # First: what is read after it is no older than the cut.
+        amendment = atomic_load64(&p.amendment.number)
         # Not under the partition's lock: the tables' is held here. The log start first, since retention moves it last:
         # else an old segment's name could seem to say a new log start.
         log_start = atomic_load64(&p.log.log_start)
@@ -582,9 +611,14 @@ cdef class LogTable(LogSetOwner):
             pthread_mutex_lock(&p.seldom)
             first_segment = p.log.segments.front().base_offset
             pthread_mutex_unlock(&p.seldom)
+        if p.log.replicated:
+            high_watermark = atomic_load64(&p.high_watermark)
         led.folder.checkpoints.put(
-            led.key, _topic_id(p), recovery_point, log_start, first_segment, log_end, flushed_end
+            led.key, _topic_id(p), recovery_point, log_start, first_segment, log_end, flushed_end, high_watermark,
+            amendment, p.amendment.least_end,
         )
+        if p.amendment.holes:
+            led.folder.checkpoints.have_holes(led.key, _topic_id(p))
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logtable.pyi."""
@@ -606,6 +640,21 @@ cdef class LogTable(LogSetOwner):
     def is_swapping(self, str topic, int partition):
         """Whether a pass puts files in the place of others; see logtable.pyi."""
         return atomic_load32(&self.find(topic, partition).p.swapping) != 0
+
+    cdef object _settle(self, LeaderEntry led, int64_t number):
+        """The checkpoints have been written: they say what the log's amendments up to that number do."""
+        cdef PartitionLog* p = led.p
+        if not atomic_load32(&p.amendment.owed):
+            return
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+        try:
+            if p.amendment.number == number and not p.cutting and not p.stopped:
+                Path(os.fsdecode(p.log.folder), AMENDMENT).unlink(missing_ok=True)
+                amendment_clear(&p.amendment)
+        finally:
+            with nogil:
+                pthread_mutex_unlock(&p.upkeep)
 
     cdef LeaderEntry _take_out(self, str topic, int partition, LeaderEntry place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""
@@ -714,11 +763,14 @@ cdef class LogTable(LogSetOwner):
 
     def recovery_point(self, str topic, bytes topic_id, int partition, str folder):
         """The recovery point of a log that isn't open; see logtable.pyi."""
-        return self.folder(folder).checkpoints.of((topic, partition), topic_id).recovery_point
+        by = read_amendment(os.path.join(folder, f"{topic}-{partition}"))
+        return self.folder(folder).checkpoints.of((topic, partition), topic_id, by).recovery_point
 
     def first_dirty(self, str topic, bytes topic_id, int partition):
         """How far a log was compacted; see logtable.pyi."""
-        return self.find(topic, partition).folder.checkpoints.of((topic, partition), topic_id).first_dirty
+        cdef LeaderEntry led = self.find(topic, partition)
+        by = read_amendment(os.fsdecode(led.p.log.folder)) if atomic_load32(&led.p.amendment.owed) else None
+        return led.folder.checkpoints.of((topic, partition), topic_id, by).first_dirty
 
     def note_holes(self, str topic, bytes topic_id, int partition):
         """Say that a log may have holes from now on; see logtable.pyi."""

@@ -17,7 +17,9 @@ from penstock.pyx.linux.posix cimport (
 from penstock.pyx.log.epochs cimport epochs_end
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.log.logconfig cimport config_flushes
-from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
+from penstock.pyx.log.partitionlog cimport (
+    PartitionLog, amendment_clear, end_of, folder_release, is_offline, log_of,
+)
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.role cimport NO_BROKER, NO_EPOCH, ROLE_LEADER
 from penstock.pyx.log.segment cimport segment_release
@@ -349,6 +351,7 @@ cdef Partition* partition_new(
     p.role = ROLE_LEADER
     p.leader_id = NO_BROKER
     p.broker_epoch = p.partition_epoch = p.leads_since = p.unclean_epoch = NO_EPOCH
+    amendment_clear(&p.amendment)
     pthread_rwlock_wrlock(&logs.lock)
     p.topic_tally = tallies_take(&logs.tallies, p.topic, index, &p.tally)
     pthread_rwlock_unlock(&logs.lock)
@@ -443,11 +446,14 @@ cdef void partition_offsets(
     Partition* partition, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
 ) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    # They only grow, and are set in the opposite order: so none is seen above the next, but for a log start that moves.
+    # They grow, and are set in the opposite order: so none is seen above the next, but for a log start that moves, or
+    # while the log is cut.
     log_start[0] = atomic_load64(&p.log.log_start)
-    last_stable[0] = max(atomic_load64(&p.last_stable), log_start[0])
+    last_stable[0] = atomic_load64(&p.last_stable)
     high_watermark[0] = atomic_load64(&p.high_watermark)
-    log_end[0] = atomic_load64(&p.log.log_end)
+    log_end[0] = max(atomic_load64(&p.log.log_end), log_start[0])
+    high_watermark[0] = min(max(high_watermark[0], log_start[0]), log_end[0])
+    last_stable[0] = min(max(last_stable[0], log_start[0]), high_watermark[0])
 
 
 cdef void partition_epoch_end(Partition* partition, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil:

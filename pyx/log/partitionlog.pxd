@@ -72,6 +72,21 @@ cdef inline void folder_release(LogFolder* folder) noexcept nogil:
         release_chunks(folder.ends)
         dropped[LogFolder](folder)
 
+# What is true of a log and its log folder's checkpoints don't say yet: amendment.py says what the fields are. `upkeep`
+# covers it.
+cdef struct Amendment:
+    int64_t number                     # atomic; of the newest one, written or not
+    int32_t owed                       # atomic: there is a file, for as long as the checkpoints don't have it
+    int64_t end
+    int64_t least_end
+    int64_t recovery_point
+    int64_t first_segment
+    int64_t log_start
+    int64_t kept
+    int64_t kept_bytes
+    bint done
+    bint holes
+
 # A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no
 # segments; it is `stopped` or `offline` for good, and another takes its place once it can be opened.
 cdef struct PartitionLog:
@@ -82,7 +97,7 @@ cdef struct PartitionLog:
     pthread_mutex_t seldom
     pthread_mutex_t upkeep
     pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
-    int32_t cancelled                  # atomic: a pass has to end, and no other begins
+    int32_t cancelled                  # atomic: how many want a pass to end, and no other to begin
     int32_t held                       # atomic: its move is being finished: requests wait until that is over
     int32_t appending                  # atomic: produce requests that have found it and aren't done with it
     int32_t swapping                   # atomic: a pass puts files in the place of others, whatever `config` says by now
@@ -109,6 +124,10 @@ cdef struct PartitionLog:
     int64_t epoch_start                # atomic: the log end when it took the lead
     vector[Mark] marks                 # of the other replicas, while it leads
     int32_t entrant                    # atomic: it is among the `entrants` of its folder
+    int32_t cutting                    # atomic; set under the lock: nothing is appended until a cut's files are right
+    Amendment amendment
+    int64_t hole_from                  # offsets that a leader's answer has left out, while the log is dense
+    int64_t hole_to
     int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing
     int64_t high_watermark             # atomic, as is last_stable; set under the lock
     int64_t last_stable
@@ -137,9 +156,17 @@ cdef struct PartitionLog:
 cdef inline PartitionLog* log_of(Partition* partition) noexcept nogil:
     return <PartitionLog*>partition
 
+# The checkpoints have all of it; its number stays.
+cdef inline void amendment_clear(Amendment* a) noexcept nogil:
+    atomic_store32(&a.owed, 0)
+    a.end = a.least_end = a.recovery_point = a.first_segment = a.log_start = a.kept = -1
+    a.kept_bytes = 0
+    a.done = True
+    a.holes = False
+
 # Before `upkeep` is taken to stop a log for good: nothing writes into its folder any more.
 cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
-    atomic_store32(&p.cancelled, 1)
+    atomic_add32(&p.cancelled, 1)
     pthread_mutex_lock(&p.cleaning)
     pthread_mutex_unlock(&p.cleaning)
 
@@ -279,6 +306,13 @@ cdef inline void tell_entrant(PartitionLog* p) noexcept nogil:
     pthread_mutex_unlock(&p.folder.entrants_lock)
     if p.folder.entrants_fd >= 0:
         eventfd_write(p.folder.entrants_fd, 1)
+
+# Under the lock: what is below `offset`, which lies in the log, is not read any more.
+cdef inline void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
+    atomic_store64(&p.log.log_start, offset)
+    keep_above_log_start(p)
+    if cut_epochs(p):
+        write_epochs(p, False)
 
 # Under the lock: a segment has to be proved (proof.pxd) before it can serve. Whoever can't do that answers
 # NOT_LEADER_OR_FOLLOWER, which clients try again.

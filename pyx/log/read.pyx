@@ -108,8 +108,8 @@ cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) 
     cdef uint64_t wake = 0
     cdef int16_t error = KAFKA_STORAGE_ERROR
     pthread_mutex_lock(&p.lock)
-    if p.stopped:
-        error = NOT_LEADER_OR_FOLLOWER
+    if p.stopped or (result == WALK_GARBAGE and position >= s.size):
+        error = NOT_LEADER_OR_FOLLOWER     # stopped, or cut meanwhile
     elif result == WALK_GARBAGE:
         error = CORRUPT_MESSAGE
         if not s.corrupt_read:

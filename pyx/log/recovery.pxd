@@ -23,6 +23,9 @@ compared where the checkpoints don't know the log's beginning: Apache Kafka, or 
 After a start of the machine (`.lock` has another boot id) holes in what wasn't flushed, with right batches behind them,
 are what a power cut leaves: recovery cuts there, as after a write that was cut short.
 
+A log that other brokers have too ends at a batch whose leader epoch is below its predecessor's: that batch was cut off
+once, and a power cut has brought it back. It is set aside with all that follows; what it had is fetched again.
+
 A batch's checksum doesn't cover its base offset and leader epoch. An offset that is wrong is found by the order of
 batches (batchorder.pxd) wherever a walk comes by: each batch after a kill, the tail of each segment after a clean stop.
 A whole batch whose checksum is right is never what a cut-short write leaves. In a log that was compacted an offset that
@@ -30,7 +33,7 @@ is still between those of its neighbours can't be told from a right one (nor, af
 that is too high); nor can a flipped leader epoch, as in Kafka.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 
 from penstock.pyx.log.batchorder cimport BatchOrder
@@ -47,6 +50,8 @@ cdef struct RecoveryReport:
     int64_t checked_end                # where the last segment's .checks say that it ends; 0: they don't
     BatchOrder order                   # of the last walk
     bint misplaced                     # it ended at a whole batch that is right but for its offset
+    bint outdated                      # it ended at a batch whose epoch is below its predecessor's
+    int32_t last_epoch                 # of the last batch that was walked
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), first_dirty (-1 if
 # unknown), known_begin, known_end, dense, power_cut, index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the

@@ -306,6 +306,7 @@ cdef int _walk(
     cdef bint checks = (what & WALK_CHECKS) != 0
     cdef int fd = segment_open(s, False)
     report.misplaced = False
+    report.outdated = False
     if fd < 0:
         return -fd
     order_begin(
@@ -327,6 +328,11 @@ cdef int _walk(
             report.batches_checked += 1
             if batch_check(bytes, &header, 0, CHECK_STORED) != 0:
                 return 0
+        if checks and log.replicated and header.magic >= 2:
+            if header.leader_epoch < report.last_epoch:
+                report.outdated = True
+                return 0
+            report.last_epoch = header.leader_epoch
         if not order_take(&report.order, &header, good[0]):
             report.misplaced = checks
             good[0] = order_blame(&report.order, &header, good[0])
@@ -607,6 +613,8 @@ cdef int _validate_end(
         if result < 0:
             return -result
         room[0] = result
+    if report.outdated:
+        return 0
     if _may_have_holes(log, s) and not report.misplaced:
         return 0
     if following >= 0 and log.dense and following > log.log_start and not report.misplaced:
@@ -691,7 +699,9 @@ cdef int _rebuild(
         return result
     following = _following(log, place)
     was_cut[0] = good != end and following < 0
-    if _may_have_holes(log, s):
+    if report.outdated:
+        was_cut[0] = True
+    elif _may_have_holes(log, s):
         was_cut[0] = good != end or (log.dense and _next_base(log, place) > max(s.next_offset, log.log_start))
     if was_cut[0] or place + 1 == log.segments.size():
         result = _validate_log_end(log, s, good, report)
@@ -1013,6 +1023,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     report.batches_checked = 0
     report.cut_bytes = 0
     report.checked_end = 0
+    report.last_epoch = -1
     path.append(b"/leader-epoch-checkpoint")
     report.damage.kind = DAMAGE_BYTES
     result = _list_folder(log.folder, &listing)

@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.pyx.log.partitionlog cimport PartitionLog
+from penstock.pyx.log.segment cimport Segment
 
 cdef enum:
     SEALED_FLUSH_DELAY_MS = 1000              # a sealed segment's time before it is flushed
@@ -25,6 +26,8 @@ cdef struct Upkeep:
 
 # Under the lock: segments of partitions that were made together are not all rolled together.
 cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil
+# The empty file of a segment in which the log is to go on. 0 or errno.
+cdef int make_file(PartitionLog* p, Segment* s) noexcept nogil
 # Under the lock: a new segment at the log end; after an error (INDEX_WRONG: it is doubted now) the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Whether a segment that is to be flushed then isn't yet.

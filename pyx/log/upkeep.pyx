@@ -47,6 +47,15 @@ cdef int _emptied(int fd) noexcept nogil:
     return 0
 
 
+cdef int make_file(PartitionLog* p, Segment* s) noexcept nogil:
+    cdef int fd = segment_open(s, True)
+    cdef int result = -fd if fd < 0 else _emptied(fd)
+    if result == 0 and p.config.preallocate:
+        # Beyond the end of the file: readers and recovery see its real size, and a full disk is met later by appends.
+        fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, p.config.segment_bytes)
+    return result
+
+
 cdef int _trim(Segment* s) noexcept nogil:
     """Gives back what a segment took of `preallocate` and didn't use. 0 or errno."""
     cdef int fd = segment_open(s, False)
@@ -57,7 +66,6 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     """Under the lock: a new segment at the log end. 0, INDEX_WRONG or errno; after an error the old one goes on."""
     cdef Segment* active = p.log.segments.back()
     cdef Segment* s
-    cdef int fd
     cdef int result = segment_hold_indexes(active)
     if result == INDEX_WRONG:
         doubt_segment(p, active)
@@ -73,14 +81,10 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
         return result
     s = segment_new(p.log.folder, p.log.log_end, now_ms)
     segment_reset_indexes(s)
-    fd = segment_open(s, True)
-    result = -fd if fd < 0 else _emptied(fd)
+    result = make_file(p, s)
     if result != 0:
         segment_release(s)
         return result
-    if p.config.preallocate:
-        # Beyond the end of the file: readers and recovery see its real size, and a full disk is met later by appends.
-        fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, p.config.segment_bytes)
     choose_jitter(p, now_ms)
     segment_seal(active)
     active.unflushed = True

@@ -518,7 +518,8 @@ cdef int16_t validate_records(
             return error
     out.records = records if out.rebuilt.empty() else out.rebuilt.data()
     out.n = n if out.rebuilt.empty() else out.rebuilt.size()
-    # What a coordinator has decided is appended all or none of it, in a segment of its own if no other has room.
-    if not from_coordinator(origin) and <int64_t>out.n > config.segment_bytes:
+    # What a coordinator has decided, or a leader sent, is appended all or none of it, in a segment of its own if no
+    # other has room.
+    if not from_coordinator(origin) and origin != REPLICA and <int64_t>out.n > config.segment_bytes:
         return RECORD_LIST_TOO_LARGE
     return 0

@@ -26,6 +26,8 @@ KNOWN = st.builds(
     st.one_of(st.just(-1), OFFSETS),
     OFFSETS,
     OFFSETS,
+    st.one_of(st.just(-1), OFFSETS),
+    OFFSETS,
 )
 SUM = st.one_of(st.just("-"), st.integers(0, (1 << 32) - 1).map("{:08x}".format))
 FILES = st.tuples(st.dictionaries(KEYS, KNOWN, max_size=5), st.fixed_dictionaries(dict.fromkeys(KAFKAS, st.tuples(SUM, SUM))))

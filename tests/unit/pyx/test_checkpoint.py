@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import KafkaError
 from penstock.pyx.log.checkpoint import (
     CLEANED,
+    HIGH_WATERMARKS,
     KAFKAS,
     OURS,
     RECOVERY_POINTS,
@@ -63,20 +64,41 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_file_says_whose_offsets_it_has(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7, 8, 2)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
     checkpoints.write()
     kafkas = {CLEANED: b"0\n1\nt 0 6\n", STARTS: b"0\n1\nt 0 5\n", RECOVERY_POINTS: b"0\n1\nt 0 7\n"}
+    kafkas[HIGH_WATERMARKS] = b"0\n1\nt 0 8\n"
     assert {name: (tmp_path / name).read_bytes() for name in KAFKAS} == kafkas
     body = "".join([
-        "penstock-checkpoints 2\n",
+        "penstock-checkpoints 3\n",
         *(f"kafka {name} {crc32c(text):08x} -\n" for name, text in kafkas.items()),
-        "partition AQIDBAUGBwgJCgsMDQ4PEA t 0 5 7 6 0 9 7\n",
+        "partition AQIDBAUGBwgJCgsMDQ4PEA t 0 5 7 6 0 9 7 8 2\n",
     ])  # fmt: skip
     assert (tmp_path / OURS).read_text() == f"{body}crc32c {crc32c(body.encode()):08x}\n"
     again = Checkpoints(str(tmp_path))
-    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, 6, 0, 9, 7)
+    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, 6, 0, 9, 7, 8, 2)
     assert again.of(KEY, OTHER_ID) == Offsets(None)
+
+
+def test_a_file_without_high_watermarks_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An older Penstock's, beside a file of high watermarks that is Apache Kafka's."""
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
+    checkpoints.write()
+    lines = (tmp_path / OURS).read_text().splitlines()[:-1]
+    lines[0] = "penstock-checkpoints 2"
+    lines = [line.removesuffix(" -1 0") for line in lines if HIGH_WATERMARKS not in line]
+    body = "".join(f"{line}\n" for line in lines)
+    (tmp_path / OURS).write_text(f"{body}crc32c {crc32c(body.encode()):08x}\n")
+    (tmp_path / HIGH_WATERMARKS).write_bytes(format_checkpoint({KEY: 4}))
+    for _ in range(2):
+        again = Checkpoints(str(tmp_path))
+        assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, -1, 0, 9, 7)
+        again.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
+        again.write()
+        assert read_checkpoint(tmp_path / HIGH_WATERMARKS) == {KEY: 4}, "no log here has another replica"
+    assert warnings(caplog) == []
 
 
 def test_of_another_topics_log_nothing_is_kept(tmp_path: Path) -> None:
@@ -131,18 +153,18 @@ def test_a_kill_between_the_files_is_neither_seen_nor_said(
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     checkpoints = Checkpoints(str(before))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7, 8)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
     checkpoints.write()
     shutil.copytree(before, after)
     checkpoints = Checkpoints(str(after))
-    checkpoints.put(KEY, TOPIC_ID, 17, 15, 0, 19, 17)
+    checkpoints.put(KEY, TOPIC_ID, 17, 15, 0, 19, 17, 18)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 16)
     checkpoints.write()
     for name in (OURS, *written):
         shutil.copy(after / name, before / name)
     again = Checkpoints(str(before))
-    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 15, 17, 16, 0, 19, 17)
+    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 15, 17, 16, 0, 19, 17, 18)
     again.write()
     assert warnings(caplog) == []
     assert [(before / name).read_bytes() for name in KAFKAS] == [(after / name).read_bytes() for name in KAFKAS]
