@@ -71,8 +71,8 @@ def parse_amendment(data: bytes) -> Amendment:
     found = _TEXT.fullmatch(data[: end.start()].decode("ascii"))
     if found is None:
         raise ValueError("its version isn't 1")
-    number, end, least, point, first, start, kept, size = map(int, [found[1], *found["cut"].split()])
-    return Amendment(number, end, least, point, first, start, kept, size, found["state"] == _DONE, found["holes"] == "1")
+    number, cut, least, point, first, start, kept, size = map(int, [found[1], *found["cut"].split()])
+    return Amendment(number, cut, least, point, first, start, kept, size, found["state"] == _DONE, found["holes"] == "1")
 
 
 def format_amendment(known: Amendment) -> bytes:
