@@ -6,6 +6,17 @@ roles, epochs, marks, high watermark, entrants and answers are the same.
 Two things differ, and are allowed for. Where the leader has no epoch as old as the follower's last one, it answers that epoch
 and where its own first one begins; the machine answers no epoch and 0 (a log of the machines keeps its beginning). And a
 refused fetch bears no offsets.
+
+Each of these changes of the compiled code was seen to be found (once, by hand):
+
+- the high watermark goes over the ISR instead of MAX; it moves while too few are in sync
+- a member's fetch counts under any broker epoch; a fetch of an older registration is heard
+- a fetch that has diverged moves the mark; one of a newer leader epoch doesn't fence
+- a fenced replica leads the same epoch again; an older partition epoch is taken, or an epoch older than the last batch's
+- marks stay in a new epoch; a change of members forgets them; `leads_since` begins with each epoch
+- a follower of a steady stream is never caught up; an entrant needs only the high watermark
+- an epoch without a batch counts as the last one; a follower keeps such epochs
+- a wait survives its lead; a wait that ends while too few are in sync is only late
 """
 
 from __future__ import annotations
