@@ -22,5 +22,8 @@ phases      the names of those phases
 histogram   durations counted in buckets
 busytime    how long a thread works, and whether it is stuck
 client      what a connection's client has said of itself
-fetchreply  reads the answers of leaders while they come
+fetcher     threads that fetch from leaders what this broker follows
+fetchlink   a fetcher thread's connection to one leader, and the partitions that it follows there
+fetchrequest  writes a follower's fetches
+fetchreply  reads their answers while they come
 """

@@ -37,6 +37,7 @@ Inside the test process
 - `dataplane`: a data plane with real sockets and logs, and a control plane of a few lines
 - `logs`: partition logs in a folder of their own
 - `followed`: a follower's log, and batches as its leader sends them
+- `replicas`: partition logs that follow a leader
 - `compacted`: keyed batches, passes of the cleaner, what a reader finds
 - `crafted`: batches of magic 2 made byte by byte, right ones and poisons
 - `messagesets`: message sets of magic 0 and 1 in plain Python
