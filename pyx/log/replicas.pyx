@@ -230,10 +230,12 @@ cdef int16_t replica_fetched(PartitionLog* p, ReplicaFetch* fetch, uint64_t* wak
         return NOT_LEADER_OR_FOLLOWER
     if fetch.broker_epoch < mark.broker_epoch:
         return STALE_BROKER_EPOCH
+    if fetch.offset < p.log.log_start:                # whatever its epochs: its log begins again at this log's start
+        return OFFSET_OUT_OF_RANGE
     fetch.diverged = _has_diverged(p, fetch)
     if fetch.diverged:
         return 0
-    if not p.log.log_start <= fetch.offset <= p.log.log_end:
+    if fetch.offset > p.log.log_end:
         return OFFSET_OUT_OF_RANGE
     if fetch.moves:
         _move_mark(mark, fetch, p.log.log_end)

@@ -2,10 +2,12 @@
 
 from libcpp.vector cimport vector
 
+from penstock.pyx.errorcodes cimport OFFSET_OUT_OF_RANGE
 from penstock.pyx.linux.posix cimport realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED
 from penstock.pyx.log.read cimport AbortedTxn, partition_aborted, read_release
+from penstock.pyx.log.role cimport NO_BROKER
 from penstock.pyx.log.topictally cimport tally_fetched
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, write_count, write_i8, write_i16, write_i32, write_i64,
@@ -95,12 +97,13 @@ cdef int64_t _write_partition(
     Writer* w, Pieces* pieces, FetchJob* job, const FetchPartition* partition, FetchRange* r
 ) noexcept nogil:
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
-    cdef bint good
+    cdef bint good, has_start
     cdef int64_t file_bytes
     cdef vector[AbortedTxn] aborted
     if r.error == 0 and r.read.length and job.isolation == ISOLATION_COMMITTED:
         r.error = partition_aborted(partition.partition, partition.offset, r.read.next_offset, aborted)
     good = r.error == 0
+    has_start = good or (r.error == OFFSET_OUT_OF_RANGE and job.replica != NO_BROKER)    # a replica may begin there
     if not good:
         aborted.clear()
         range_release(r)
@@ -110,7 +113,7 @@ cdef int64_t _write_partition(
     if job.version >= FETCH_ISOLATION_FROM:
         write_i64(w, r.read.last_stable_offset if good else -1)
     if job.version >= FETCH_LOG_START_OFFSET_FROM:
-        write_i64(w, r.read.log_start_offset if good else -1)
+        write_i64(w, r.read.log_start_offset if has_start else -1)
     if job.version >= FETCH_ISOLATION_FROM:
         if good and job.isolation == ISOLATION_COMMITTED:
             _write_aborted(w, &aborted, flexible)
