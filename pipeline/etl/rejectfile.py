@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 from penstock import failpoints
@@ -74,19 +76,41 @@ def of_files(table: Storage, names: Iterable[str]) -> Iterator[pyarrow.Table]:
     for name in names:
         refused = refused_as(f"the rejects in `{table}/{name}` can't be read", *FAILURES)
         # An older type of times, which an owner may have chosen for Spark, has nanoseconds.
-        with refused, table.file(name) as data, pyarrow.parquet.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
+        with refused, table.file(name) as data, _opened(data) as file:
             for batch in _pieces(file):
                 own = dict(zip(batch.column(REJECT).type.names, batch.column(REJECT).flatten(), strict=True))
                 columns = [own[field.name] if field.name in own else batch.column(field.name) for field in FOUND]
                 yield pyarrow.table(columns, FOUND.names).cast(FOUND)
 
 
+def _opened(data: Any) -> Any:
+    # An older type of times, which an owner may have chosen for Spark, has nanoseconds.
+    return pyarrow.parquet.ParquetFile(
+        data, coerce_int96_timestamp_unit="us", read_dictionary=[f"{REJECT}.key", f"{REJECT}.value"]
+    )
+
+
 def _pieces(file: Any) -> Iterator[pyarrow.RecordBatch]:
-    """What a Parquet file has of rejects, in pieces of PIECE_BYTES or less where the records of a row group are alike."""
+    """What a Parquet file has of rejects, in pieces whose keys and values make PIECE_BYTES at most, unless one alone is larger.
+
+    A value that many records have stands in the file once: it is counted, and decoded, for each of them."""
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
         rows = max(1, min(PIECE_ROWS, PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)))
-        yield from file.iter_batches(rows, [number], [*POSITION_COLUMNS, REJECT], use_threads=THREADS)
+        for batch in file.iter_batches(rows, [number], [*POSITION_COLUMNS, REJECT], use_threads=THREADS):
+            reject = batch.column(REJECT)
+            sizes = numpy.cumsum(_lengths(reject.field("key")) + _lengths(reject.field("value")))
+            start, before = 0, 0
+            while start < len(batch):
+                end = max(start + 1, int(numpy.searchsorted(sizes, before + PIECE_BYTES, "right")))
+                yield batch.slice(start, end - start)
+                start, before = end, int(sizes[end - 1])
+
+
+def _lengths(column: pyarrow.DictionaryArray) -> Any:
+    """The bytes of each value; 0 where there is none."""
+    lengths = pyarrow.compute.binary_length(column.dictionary).take(column.indices)
+    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(numpy.int64)
 
 
 def write(place: Storage, plan: Plan, found: Iterable[pyarrow.Table]) -> RejectFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,21 @@ def test_a_file_has_all_that_spark_wrote_and_the_corrupt_batches(tmp_path: Path,
                  "reason": "a batch of 11 records that can't be read"},
         whole | {"topic": "x", "partition": 0, "offset": 1, "value": None, "reason": "a batch of 1 records that can't be read"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_large_rejects_come_in_pieces_of_bytes(tmp_path: Path, is_same: bool) -> None:
+    """Also where one value, which the file has once, is that of each record."""
+    size = 700_000
+    rejects = [reject(offset, value=b"x" * size if is_same else os.urandom(size)) for offset in range(40)]
+    rejects += [reject(40, value=b"y" * (2 * rejectfile.PIECE_BYTES)), *(reject(offset) for offset in range(41, 2000))]
+    spark_file(tmp_path, "one", rejects)
+    pieces = [*rejectfile.of_files(LocalStorage(tmp_path), ["one"])]
+    assert [offset for piece in pieces for offset in piece["offset"].to_pylist()] == list(range(2000))
+    assert [value for piece in pieces for value in piece["value"].to_pylist()] == [each["value"] for each in rejects]
+    large = sorted(sum(map(len, piece["value"].to_pylist())) for piece in pieces)
+    assert large[-1] == 2 * rejectfile.PIECE_BYTES and large[-2] <= rejectfile.PIECE_BYTES
+    assert len(pieces) < 20
 
 
 def test_row_groups_are_as_large_as_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
