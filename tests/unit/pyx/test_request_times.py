@@ -301,7 +301,7 @@ def test_connections_of_threads_by_listener(served: Broker) -> None:
     def each() -> list[dict[str, int]]:
         return [one.connections for one in served.plane.threads() if one.name.startswith("network")]
 
-    until(lambda: each() == [{"PLAINTEXT": 1}, {"PLAINTEXT": 1}], "a connection of each network thread")
+    until(lambda: each() == [{"PLAINTEXT": 1, "BROKERS": 0}] * 2, "a connection of each network thread")
     peers[0].socket.close()
     until(lambda: sorted(one["PLAINTEXT"] for one in each()) == [0, 1], "the end of one")
     peers[1].socket.close()
