@@ -4,6 +4,7 @@ In reading order:
 
 session         the metadata store of a cluster: one ZooKeeper session after the other
 registration    this broker's registration, and who else may have its id
+replicas        the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
 controllership  who the controller is; and if it is this broker, its machine, fed
 reading         what a new controller reads of the store
 pictures        what the controller tells all brokers of all topics (UpdateMetadata)
@@ -11,5 +12,8 @@ topics          the topics of a cluster, as handlers see them: changes go into t
 wire            what brokers say to each other, between values and Kafka's messages
 peers           connections to other brokers
 requests        requests to other brokers, as values
+fetching        the fetcher threads, and the connections that they want
 configchanges   configs of topics that another broker has altered
+joining         the start of a broker that joins a cluster
+member          all of it together: one broker's membership
 """

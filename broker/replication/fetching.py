@@ -1,0 +1,87 @@
+"""The fetcher threads and the connections that they need: threads say what they want, the control plane dials.
+
+A thread fetches from each leader over one connection of its own. It can't dial by itself: names are looked up, and hands are
+shaken, on the loop (`peers.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.replication.peers import Peers
+from penstock.pyx.log.logmanager import LogManager
+from penstock.pyx.net.fetcher import Fetchers, News
+
+AGAIN_S, AGAIN_MOST_S = 0.1, 1.0
+"""How long it waits before it dials a leader again that couldn't be reached: twice as long each time."""
+
+_log = log.get(__name__)
+
+
+class Fetching:
+    """Of one broker."""
+
+    def __init__(self, node_id: int, config: BrokerConfig, logs: LogManager, peers: Peers, folders: int) -> None:
+        self.threads = Fetchers(
+            logs,
+            node_id,
+            config["num.replica.fetchers"] or min(folders, 4),
+            wait_ms=config["replica.fetch.wait.max.ms"],
+            min_bytes=config["replica.fetch.min.bytes"],
+            partition_bytes=config["replica.fetch.max.bytes"],
+            answer_bytes=config["replica.fetch.response.max.bytes"],
+        )
+        self._peers = peers
+        self._running = tasks.Group("fetching")
+        self._dialling: set[tuple[int, int]] = set()
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self.threads.start()
+        asyncio.get_running_loop().add_reader(self.threads.news_fd, self._take)
+
+    async def stop(self) -> None:
+        """End the threads."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.threads.news_fd)
+        await self._running.stop()
+        await loop.run_in_executor(None, self.threads.stop)
+
+    def set_broker_epoch(self, epoch: int) -> None:
+        """Fetch under this registration from now on."""
+        self.threads.set_broker_epoch(epoch)
+
+    def _take(self) -> None:
+        for news in self.threads.take_news():
+            if news.kind in ("wanted", "disconnected"):
+                if (news.leader, news.thread) not in self._dialling:
+                    self._dialling.add((news.leader, news.thread))
+                    self._running.start(self._dial(news.leader, news.thread))
+            else:
+                _say(news)
+
+    async def _dial(self, leader: int, thread: int) -> None:
+        """Until there is a connection. A leader that is gone is tried now and then, until the controller names another."""
+        wait_s = AGAIN_S
+        try:
+            while True:
+                try:
+                    sock = await self._peers.dial(leader)
+                except OSError as error:
+                    _log.debug("the leader %d can't be reached: %s", leader, error)
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, AGAIN_MOST_S)
+                else:
+                    self.threads.connect(leader, thread, os.dup(sock.fileno()))
+                    sock.close()
+                    return
+        finally:
+            self._dialling.discard((leader, thread))
+
+
+def _say(news: News) -> None:
+    _log.warning("topic=%s partition=%d leader=%d: %s", news.topic, news.partition, news.leader, news.error)

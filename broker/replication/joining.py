@@ -1,0 +1,77 @@
+"""The start of a broker that joins a cluster, as far as it differs from one node's; `server.py` calls the steps in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.context import Context
+from penstock.broker.listeners import Listener
+from penstock.broker.logs.folder import STORE, FolderError, cluster_of
+from penstock.broker.replication.member import Cluster
+from penstock.broker.replication.registration import address_of
+from penstock.broker.replication.session import SessionStore
+from penstock.broker.replication.topics import ClusterTopics
+from penstock.pyx.log.logmanager import LogManager
+
+
+class Joining:
+    """`begin`, `admit` once the log folders are open, `member` once this broker is reached by others."""
+
+    topics = ClusterTopics
+
+    def __init__(self, node_id: int, config: BrokerConfig) -> None:
+        self._node_id = node_id
+        self._config = config
+        wait_s = config["zookeeper.connection.timeout.ms"] / 1000
+        self.store = SessionStore(config["zookeeper.connect"], config["zookeeper.session.timeout.ms"], wait_s)
+        self._lost: set[str] = set()
+
+    async def begin(self, first: Path) -> None:
+        """Begin the session, and learn the cluster's id. first: the first log folder. Raises StoreError, FolderError."""
+        if (first / STORE).exists():
+            raise FolderError(
+                f"`{first}` holds the metadata store of a single node, which can't join a cluster yet: give this broker "
+                "another first log folder, or start it without `zookeeper.connect`"
+            )
+        await self.store.begin()
+        own = await asyncio.get_running_loop().run_in_executor(None, cluster_of, first, self._node_id)
+        await self.store.agree_on_cluster(own)
+
+    async def admit(self, context: Context, forget: Path | None) -> None:
+        """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, FolderError,
+        OSError."""
+        marks, dirs, loop = context.topics.marks, context.dirs, asyncio.get_running_loop()
+        known = await marks.log_dirs()
+        there = await loop.run_in_executor(None, dirs.admit, known, {}, forget)
+        self._lost = set(known) - {log_dir.id for log_dir in dirs.online}
+        await context.store.multi([await marks.log_dirs_node(there)])
+        # A start without the cluster is refused from here on: this broker's topics aren't in any store of its own.
+        await loop.run_in_executor(None, dirs.first.mark_store, dirs.first.cluster_id)
+
+    def member(
+        self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
+    ) -> Cluster:
+        """This broker as a member, which is still to `join`."""
+        dirs, topics = context.dirs, context.topics
+        assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
+        is_cut = any(one.partitions and one.may_be_cut and not one.was_clean for one in dirs.online)
+        return Cluster(
+            self._node_id,
+            dirs.first.cluster_id,
+            self._config,
+            self.store,
+            topics,
+            dirs,
+            logs,
+            executor,
+            between_brokers=context.between_brokers,
+            address=address_of(listeners, context.now_ms()),
+            clean=not is_cut and not self._lost,
+            noted=topics.logs.note_opened,
+            now_ms=context.now_ms,
+            monotonic_ms=context.monotonic_ms,
+        )

@@ -1,0 +1,332 @@
+"""One broker as a member of a cluster: a session after the other, the registration in each, and all that hangs on it.
+
+While a session lasts this broker is registered, stands for controller, and follows changed configs. When it is over, or
+somebody has removed the registration, nothing is led any more, what waits for acks=all is answered NOT_LEADER_OR_FOLLOWER, and
+a term as controller ends. Then comes the next session. Following goes on meanwhile: it does no harm.
+
+What other brokers send comes in by `on_...`. What this broker sends to itself, since the controller is a broker like others,
+takes the same way without a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.cluster.leaderandisr import NO_EPOCH
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    StopReplica,
+    StopReplicaAnswer,
+    UpdateMetadata,
+)
+from penstock.broker.cluster.registration import Member, on_lost, on_roles
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.context import Endpoint
+from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.replication import registration, requests
+from penstock.broker.replication.configchanges import ConfigChanges
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.fetching import Fetching
+from penstock.broker.replication.peers import Peers
+from penstock.broker.replication.replicas import Replicas
+from penstock.broker.replication.session import AGAIN_S, SessionStore
+from penstock.broker.replication.topics import ClusterTopics
+from penstock.broker.store.base import StoreError
+from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.broker.uuids import new_uuid, uuid_text
+from penstock.errors import ErrorCode
+from penstock.pyx.log.logmanager import LogManager
+
+HAND_OVER_S = 5.0
+"""How long a stop waits for the controller to move what this broker leads."""
+
+_log = log.get(__name__)
+
+
+class Cluster:
+    """The membership of one broker; `join` once, `leave` once.
+
+    between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
+    clean: the log folders have all that they had when the last controller noted this broker. noted: called before the first
+    role is taken, to say in the folders that a crash from here on is no power cut.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster_id: str,
+        config: BrokerConfig,
+        store: SessionStore,
+        topics: ClusterTopics,
+        dirs: LogDirs,
+        logs: LogManager,
+        executor: ThreadPoolExecutor,
+        *,
+        between_brokers: str,
+        address: Mapping[str, Any],
+        clean: bool,
+        noted: Callable[[], Awaitable[None]],
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._store = store
+        self._topics = topics
+        self._between_brokers = between_brokers
+        self._address = address
+        self._home = registration.home_of(dirs)
+        self._noted = noted
+        self.is_noted = False
+        """Whether a controller has dealt with what this broker may have lost."""
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+        self._member = Member(node_id, uuid_text(new_uuid()), clean)
+        self._peers = Peers(node_id, cluster_id)
+        self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
+        self._replicas = Replicas(
+            node_id, config, dirs, logs, executor, self._fetching.threads,
+            configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
+        )  # fmt: skip
+        self._controllership: Controllership | None = None
+        self._running = tasks.Group("cluster")
+
+    async def join(self) -> None:
+        """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
+        store = self._store.present
+        await registration.register(store, self._member, self._address, self._home)
+        _log.info("broker %d is registered, broker epoch %d", self._node_id, self._member.epoch)
+        self._replicas.start()
+        self._fetching.start()
+        self._fetching.set_broker_epoch(self._member.epoch)
+        self._running.start(self._live(store))
+
+    async def leave(self) -> None:
+        """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""
+        await self._hand_over()
+        await self._running.stop()
+        on_lost(self._member)
+        await self._replicas.fence_all()
+        await self._store.close()
+        await self._replicas.stop()
+        await self._fetching.stop()
+        await self._peers.stop()
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker is the controller now."""
+        return self._controllership is not None and self._controllership.term is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a controller has told this registration its roles."""
+        return self.is_noted and self._member.epoch != NO_EPOCH
+
+    async def _hand_over(self) -> None:
+        """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
+        if self._member.epoch == NO_EPOCH or not self._replicas.led():
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                if self.is_controller:
+                    _, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
+                else:
+                    asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
+                    _, left = await requests.announce_stop(*asked)
+        except (TimeoutError, OSError) as error:
+            _log.warning("the controller doesn't move what this broker leads: %s; others lead it once it is gone", error)
+        else:
+            _log.info("others lead what this broker led; of %d partitions none could", len(left))
+
+    # A session after the other
+
+    async def _live(self, store: ZooKeeperStore) -> None:
+        while True:
+            await self._live_in(store)
+            store = await self._next_session(store)
+
+    async def _live_in(self, store: ZooKeeperStore) -> None:
+        """As long as the session lasts, and the registration in it is this broker's."""
+        over = asyncio.Event()
+        session = tasks.Group("session")
+        controllership = self._controllership = Controllership(
+            self._node_id, store, self, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
+            newer_epoch=lambda: self._replicas.roles.controller_epoch,
+        )  # fmt: skip
+        changes = ConfigChanges(store, self._topics, self._configs_changed)
+        for work in (
+            registration.watch(store, self._member, over.set),
+            _until_lost(store, over),
+            _ending(controllership.run, over),
+            _ending(changes.run, over),
+        ):
+            session.start(work)
+        try:
+            await over.wait()
+        finally:
+            on_lost(self._member)
+            await session.stop()
+            self._controllership = None
+        await self._replicas.fence_all()
+
+    async def _next_session(self, store: ZooKeeperStore) -> ZooKeeperStore:
+        await store.close()
+        while True:
+            store = await self._store.begin_again()
+            try:
+                await registration.register(store, self._member, self._address, self._home)
+            except StoreError as error:
+                _log.error("broker %d can't register again: %s", self._node_id, error)
+                await store.close()
+                await asyncio.sleep(AGAIN_S)
+            else:
+                _log.info("broker %d is registered again, broker epoch %d", self._node_id, self._member.epoch)
+                self._fetching.set_broker_epoch(self._member.epoch)
+                return store
+
+    # What other brokers send
+
+    @property
+    def topic_names(self) -> Mapping[bytes, str]:
+        """The topics that this broker knows, by their ids."""
+        return self._topics.names
+
+    @property
+    def controller(self) -> int:
+        """The broker that is the controller, as it has told this one; -1: none has."""
+        return self._topics.controller
+
+    def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
+        """The brokers that live, and where the clients of a listener reach them."""
+        found = {}
+        for broker, one in self._topics.live.items():
+            for at in one.endpoints:
+                if at.listener == listener:
+                    found[broker] = Endpoint(at.host, at.port)
+        return found
+
+    async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        """Take roles."""
+        if request.broker_epoch == self._member.epoch and not self.is_noted:
+            # Only now a crash of this process is no power cut any more: the controller has dealt with what was lost.
+            await self._noted()
+            self.is_noted = True
+        on_roles(self._member, request)
+        return await self._replicas.take(request, self._member.epoch)
+
+    async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
+        """Give up replicas."""
+        epoch, heard = self._member.epoch, self._replicas.roles.controller_epoch
+        if epoch == NO_EPOCH or request.broker_epoch != epoch:
+            return StopReplicaAnswer(self._node_id, epoch, ErrorCode.STALE_BROKER_EPOCH, heard)
+        stopped = [(one.partition, one.topic_id, one.delete) for one in request.replicas]
+        errors = await self._replicas.drop(stopped, request.controller_epoch)
+        is_stale = request.controller_epoch < heard
+        error = ErrorCode.STALE_CONTROLLER_EPOCH if is_stale else ErrorCode.NONE
+        return StopReplicaAnswer(self._node_id, epoch, error, max(heard, request.controller_epoch), errors)
+
+    async def on_update_metadata(self, update: UpdateMetadata) -> int:
+        """Take what is known of brokers and partitions; an error code."""
+        if self._member.epoch == NO_EPOCH or update.broker_epoch != self._member.epoch:
+            return int(ErrorCode.STALE_BROKER_EPOCH)
+        if update.controller_epoch < self._replicas.roles.controller_epoch:
+            return int(ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._replicas.roles.controller_epoch = update.controller_epoch
+        try:
+            await self._topics.take(update)
+        except StoreError as error:
+            _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, error)
+            return int(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.know({one.broker: {at.listener: Endpoint(at.host, at.port) for at in one.endpoints} for one in update.brokers})
+        return int(ErrorCode.NONE)
+
+    async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        """As the controller: answer each proposal."""
+        return await asyncio.gather(*map(self._decide, asks))
+
+    async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
+        """As the controller: move what a broker leads to others; an error code, and what it still leads."""
+        term = None if self._controllership is None else self._controllership.term
+        if term is None:
+            return int(ErrorCode.NOT_CONTROLLER), []
+        return int(ErrorCode.NONE), await term.move_leaders(broker)
+
+    # What this broker sends, to itself too
+
+    def know(self, endpoints: Mapping[int, Mapping[str, Endpoint]]) -> None:
+        """Where brokers are reached."""
+        own = self._between_brokers
+        places = {broker: at[own] for broker, at in endpoints.items() if own in at and broker != self._node_id}
+        self._peers.set_brokers({broker: (at.host, at.port) for broker, at in places.items()})
+
+    async def send_roles(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        """As the controller: tell a broker its roles. Raises OSError."""
+        if request.broker == self._node_id:
+            return await self.on_leader_and_isr(request)
+        return await requests.tell_roles(self._peers, request)
+
+    async def send_picture(self, picture: UpdateMetadata) -> int:
+        """As the controller: tell a broker who lives and leads. Raises OSError."""
+        if picture.broker == self._node_id:
+            return await self.on_update_metadata(picture)
+        return await requests.tell_metadata(self._peers, picture)
+
+    async def send_stop(self, request: StopReplica) -> StopReplicaAnswer:
+        """As the controller: take replicas from a broker. Raises OSError."""
+        if request.broker == self._node_id:
+            return await self.on_stop_replica(request)
+        return await requests.stop_replicas(self._peers, request)
+
+    async def _alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
+        """As a leader: ask the controller. Raises OSError."""
+        controller = self._topics.controller
+        if controller == self._node_id:
+            return await self._decide(ask)
+        topic = self._topics.get(ask.partition[0])
+        if controller < 0 or topic is None:
+            raise ConnectionError("no controller is known")
+        return (await requests.propose(self._peers, controller, [ask], {topic.name: topic.topic_id}))[0]
+
+    async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
+        term = None if self._controllership is None else self._controllership.term
+        if term is None:
+            return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
+        try:
+            return await term.alter(ask)
+        except ConnectionError:
+            return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
+
+    # Configs
+
+    async def _configs_of(self, name: str) -> dict[str, str]:
+        topic = self._topics.get(name)
+        return await self._topics.read_configs(name) if topic is None else topic.configs
+
+    async def _configs_changed(self, name: str, configs: dict[str, str]) -> None:
+        self._topics.configs_read(name, configs)
+        term = None if self._controllership is None else self._controllership.term
+        if term is not None:
+            term.configs_changed()
+
+
+async def _until_lost(store: ZooKeeperStore, over: asyncio.Event) -> None:
+    await store.lost.wait()
+    over.set()
+
+
+async def _ending(work: Callable[[], Awaitable[None]], over: asyncio.Event) -> None:
+    """What a session can't do without: its end is the session's."""
+    try:
+        await work()
+    except StoreError as error:
+        _log.warning("the session is given up: %s", error)
+    finally:
+        over.set()

@@ -1,0 +1,378 @@
+"""The replicas that this broker holds: what the controller tells becomes roles of logs, and work for the fetchers.
+
+The machines of `broker/cluster/` decide (`replica`, `leader`, `roles`); the data plane has what changes with every request: how
+far each follower has fetched, and the high watermark. So before a machine is asked, its marks are read from the data plane; and
+what it has decided - role, epochs, ISR, MAX - is set there before anything else depends on it. A proposal is sent only once its
+entrants count for the high watermark (R2).
+
+A follower's fetches end before its role changes, and begin after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.cluster import leader as leading
+from penstock.broker.cluster import replica as replicas
+from penstock.broker.cluster import roles
+from penstock.broker.cluster.leaderandisr import NO_EPOCH
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    PartitionRole,
+    RoleAnswer,
+)
+from penstock.broker.cluster.replica import Replica, Role
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.topicconfig import log_config
+from penstock.broker.logs.logdirs import LogDirs, set_aside, topic_id_in
+from penstock.durable import sync_folder
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.log.logmanager import LogManager
+from penstock.pyx.log.logtable import CorruptLogError
+from penstock.pyx.log.replicatable import Replica as Member
+from penstock.pyx.log.replicatable import ReplicaState
+
+TICK_S = 0.5
+"""How often proposals without an answer and members that lag are looked for."""
+
+_log = log.get(__name__)
+T = TypeVar("T")
+
+
+class FetcherThreads(Protocol):
+    """What follows leaders for this broker's replicas (`penstock.pyx.net.fetcher.Fetchers`)."""
+
+    def add(self, topic: str, topic_id: bytes, partition: int, leader: int) -> None:
+        """Fetch a partition from a broker."""
+
+    def remove(self, topic: str, partition: int) -> None:
+        """No longer. Returns when nothing of it is being appended any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A log as the machines see it (`cluster.log.Log`)."""
+
+    logs: LogManager
+    partition: Partition
+    end: int = 0
+    last_epoch: int = NO_EPOCH
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return self.logs.offset_for_epoch(*self.partition, epoch)
+
+
+class Replicas:
+    """All replicas of one broker. On the loop; what may wait for a disk is done in the executor's threads.
+
+    configs: a topic's own configs. alter: asks the controller for another ISR; raises OSError where it can't be reached.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        config: BrokerConfig,
+        dirs: LogDirs,
+        logs: LogManager,
+        executor: ThreadPoolExecutor,
+        fetchers: FetcherThreads,
+        *,
+        configs: Callable[[str], Awaitable[dict[str, str]]],
+        alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self.roles = roles.Roles(node_id)
+        self._node_id = node_id
+        self._config = config
+        self._dirs = dirs
+        self._logs = logs
+        self._executor = executor
+        self._fetchers = fetchers
+        self._configs = configs
+        self._alter = alter
+        self._now_ms = monotonic_ms
+        self._changing = asyncio.Lock()
+        self._damaged: set[Partition] = set()
+        """Logs that aren't whole, until a role says that this broker has no seat for them."""
+        self._proposing = tasks.Group("replicas")
+
+    def start(self) -> None:
+        """Begin to propose ISRs."""
+        asyncio.get_running_loop().add_reader(self._logs.entrants_fd, self._entrants)
+        self._proposing.start(self._tick_for_ever())
+
+    async def stop(self) -> None:
+        """Propose nothing more."""
+        asyncio.get_running_loop().remove_reader(self._logs.entrants_fd)
+        await self._proposing.stop()
+
+    async def take(self, request: LeaderAndIsrRequest, broker_epoch: int) -> LeaderAndIsrAnswer:
+        """Take the roles that the controller tells."""
+        async with self._changing:
+            refusal = roles.refuse(self.roles, request, broker_epoch)
+            if refusal is not None:
+                return refusal
+            failed = await self._open(request.roles)
+            answers: dict[Partition, RoleAnswer] = {}
+            changed: list[Replica] = []
+            for role in request.roles:
+                if role.partition in failed:
+                    answers[role.partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
+                    continue
+                replica = self._replica(role.partition)
+                known = self._look(replica)
+                is_whole = role.partition not in self._damaged
+                told = replicas.on_role(replica, role, broker_epoch, known, self._now_ms(), is_whole=is_whole)
+                answers[role.partition] = told
+                if told.error == ErrorCode.NONE:
+                    changed.append(replica)
+            await self._in_thread(self._apply, changed)
+            return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
+
+    async def drop(self, partitions: Sequence[tuple[Partition, bytes, bool]], controller_epoch: int) -> dict[Partition, int]:
+        """Stop replicas, and delete those that say so: they are the controller's no more. Answers of each the error code."""
+        async with self._changing:
+            if controller_epoch < self.roles.controller_epoch:
+                return {partition: int(ErrorCode.STALE_CONTROLLER_EPOCH) for partition, _, _ in partitions}
+            self.roles.controller_epoch = controller_epoch
+            answers: dict[Partition, int] = {}
+            for partition, topic_id, deletes in partitions:
+                held = self.roles.replicas.get(partition)
+                if held is not None and held.known is not None and held.known.topic_id != topic_id:
+                    answers[partition] = int(ErrorCode.NONE)  # Of an earlier topic of this name.
+                    continue
+                answers[partition] = await self._in_thread(self._drop, partition, deletes)
+                self.roles.replicas.pop(partition, None)
+                self._damaged.discard(partition)
+                if deletes:
+                    self._dirs.drop(partition)
+            return answers
+
+    async def fence_all(self) -> None:
+        """This broker's registration is over: lead nothing until a controller speaks. Producers that wait are answered."""
+        for replica in self.roles.replicas.values():
+            replicas.fence(replica)
+        led = await self._in_thread(self._logs.fence_all)
+        if led:
+            _log.warning(
+                "this broker's registration is over: it leads %d partitions no more until a controller says so", len(led)
+            )
+
+    def led(self) -> list[Partition]:
+        """The partitions that this broker leads."""
+        return [partition for partition, replica in self.roles.replicas.items() if replica.role is Role.LEADER]
+
+    async def reconfigure(self, name: str, configs: dict[str, str]) -> None:
+        """Give a topic's logs their settings."""
+        settings = log_config(self._config, configs)
+        for partition in self.roles.replicas:
+            if partition[0] == name:
+                try:
+                    self._logs.reconfigure(*partition, settings)
+                except KafkaError:
+                    continue  # It isn't open.
+
+    # Roles
+
+    def _replica(self, partition: Partition) -> Replica:
+        found = self.roles.replicas.get(partition)
+        if found is None:
+            found = self.roles.replicas[partition] = Replica(self._node_id, partition, 0)
+        return found
+
+    async def _in_thread(self, work: Callable[..., T], *given: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *given)
+
+    async def _open(self, told: Iterable[PartitionRole]) -> set[Partition]:
+        """Open the logs of these roles that aren't open yet, and make those that may be new. Answers those that can't be."""
+        open_already = set(self._logs.partitions())
+        failed: set[Partition] = set()
+        made: set[str] = set()
+        for role in told:
+            if role.partition in open_already:
+                continue
+            settings = log_config(self._config, await self._configs(role.partition[0]))
+            try:
+                made.update(await self._in_thread(self._open_one, role, settings))
+            except (OSError, KafkaError) as error:
+                failed.add(role.partition)
+                _log.error("topic=%s partition=%d can't be opened: %s", *role.partition, error)
+        for path in made:
+            await self._in_thread(self._logs.write_overdue_checkpoints, path)
+            await self._in_thread(sync_folder, Path(path))
+        return failed
+
+    def _open_one(self, role: PartitionRole, settings: dict[str, int]) -> list[str]:
+        """Open a log; the path of its log folder if it was made. Where the state says that this broker has a seat, a log that
+        isn't there or is damaged is not made: the controller takes the seat away first. Raises OSError, KafkaError."""
+        name, index = role.partition
+        log_dir = self._dirs.of(role.partition)
+        if log_dir is not None and log_dir.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log_dir.path} is offline: {log_dir.error}")
+        if log_dir is not None and topic_id_in(log_dir.holds(role.partition)) == role.topic_id:
+            try:
+                self._logs.open_replica(
+                    name, role.topic_id, index, str(log_dir.path), settings,
+                    clean=log_dir.was_clean, new=False, power_cut=log_dir.power_cut,
+                )  # fmt: skip
+            except CorruptLogError as error:
+                if role.partition not in self._damaged:
+                    _log.error("topic=%s partition=%d is damaged: %s", name, index, error)
+                self._damaged.add(role.partition)
+            else:
+                return []
+        elif replicas.holds_seat(self._node_id, role.state):
+            if role.partition not in self._damaged:
+                _log.error("topic=%s partition=%d should be here, and no log folder holds it", name, index)
+            self._damaged.add(role.partition)
+        if role.partition in self._damaged and replicas.holds_seat(self._node_id, role.state):
+            return []
+        self._damaged.discard(role.partition)
+        place = self._dirs.place(role.partition)
+        if place.holds(role.partition).exists():
+            set_aside(place, role.partition)
+        self._logs.open_replica(name, role.topic_id, index, str(place.path), settings, new=True)
+        return [str(place.path)]
+
+    def _look(self, replica: Replica) -> _Log:
+        """What the data plane knows of a replica goes into its machine; answers its log."""
+        try:
+            state: ReplicaState = self._logs.replica_state(*replica.partition)
+        except KafkaError:
+            return _Log(self._logs, replica.partition)
+        replica.high_watermark = state.high_watermark
+        if state.role == "offline" and replica.role is Role.FOLLOWER:
+            replica.role = Role.OFFLINE
+        if state.role != "leader" and replica.leader is not None:
+            replicas.fence(replica)  # A follower knew a newer epoch.
+        if replica.leader is not None:
+            if state.leader_epoch == replica.leader.state.leader_epoch:
+                replica.leader.epoch_start = state.epoch_start
+            for seen in self._logs.marks(*replica.partition):
+                mark = replica.leader.marks.get(seen.broker)
+                if mark is None:
+                    continue
+                mark.broker_epoch, mark.end = seen.broker_epoch, seen.end
+                mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch = seen.caught_up_ms, seen.fetched_ms, seen.end_at_fetch
+        return _Log(self._logs, replica.partition, state.log_end, state.last_epoch)
+
+    def _apply(self, changed: Iterable[Replica]) -> None:
+        """Set in the data plane what machines have decided. In a thread."""
+        for replica in changed:
+            known = replica.known
+            assert known is not None
+            name, index = replica.partition
+            if replica.role is not Role.FOLLOWER:
+                self._fetchers.remove(name, index)
+            if replica.role is Role.LEADER:
+                self._set_leader(replica)
+            elif replica.role is Role.FOLLOWER:
+                self._follow(replica, known)
+            else:
+                self._logs.fence(name, index)
+
+    def _follow(self, replica: Replica, known: PartitionRole) -> None:
+        name, index = replica.partition
+        self._fetchers.remove(name, index)
+        self._logs.set_follower(
+            name, index, broker_epoch=replica.broker_epoch, leader=known.state.leader,
+            leader_epoch=known.state.leader_epoch, partition_epoch=known.state.partition_epoch,
+            unclean_epoch=known.state.unclean_epoch,
+        )  # fmt: skip
+        self._fetchers.add(name, known.topic_id, index, known.state.leader)
+
+    def _set_leader(self, replica: Replica) -> None:
+        leader = replica.leader
+        assert leader is not None
+        state, members = leader.state, leading.all_in_sync(leader)
+        self._logs.set_leader(
+            *replica.partition,
+            broker_epoch=replica.broker_epoch,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=[
+                Member(broker, broker in state.isr, broker in members, leader.broker_epochs.get(broker, NO_EPOCH))
+                for broker in leader.marks
+            ],
+            enough=state.needed(leader.role.replicas),
+        )
+
+    def _drop(self, partition: Partition, deletes: bool) -> int:
+        """In a thread."""
+        self._fetchers.remove(*partition)
+        try:
+            if deletes:
+                self._logs.delete(*partition)
+            else:
+                self._logs.stop(*partition, announced=True)
+        except KafkaError:
+            return int(ErrorCode.NONE)  # It isn't here.
+        except OSError as error:
+            _log.error("topic=%s partition=%d can't be %s: %s", *partition, "deleted" if deletes else "stopped", error)
+            return int(ErrorCode.KAFKA_STORAGE_ERROR)
+        return int(ErrorCode.NONE)
+
+    # Proposals
+
+    def _entrants(self) -> None:
+        """On the loop: a replica has caught up."""
+        due = self._logs.take_entrants()
+        if due:
+            self._proposing.start(self._propose(due))
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self._propose(self.led(), scan=True)
+
+    async def _propose(self, partitions: Sequence[Partition], *, scan: bool = False) -> None:
+        """Look at partitions that this broker leads, and send what is to be proposed."""
+        asks: list[AlterPartition] = []
+        async with self._changing:
+            for partition in partitions:
+                replica = self.roles.replicas.get(partition)
+                if replica is None or replica.leader is None:
+                    continue
+                known = self._look(replica)
+                if replica.leader is None:
+                    continue
+                decide = leading.on_time if scan else leading.propose
+                ask = decide(
+                    replica.leader, known.end, replica.high_watermark, self._config["replica.lag.time.max.ms"], self._now_ms()
+                )
+                if ask is not None:
+                    asks.append(ask)
+            await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
+        for ask in asks:
+            self._proposing.start(self._send(ask))
+
+    async def _send(self, ask: AlterPartition) -> None:
+        again: AlterPartition | None = ask
+        while again is not None:
+            try:
+                answer = await self._alter(again)
+            except OSError:
+                return  # It is sent again.
+            again = await self._altered(answer)
+
+    async def _altered(self, answer: AlterPartitionAnswer) -> AlterPartition | None:
+        async with self._changing:
+            replica = self.roles.replicas.get(answer.ask.partition)
+            if replica is None or replica.leader is None:
+                return None
+            self._look(replica)
+            again = replicas.on_altered(replica, answer, self._now_ms())
+            if replica.leader is not None:
+                await self._in_thread(self._apply, [replica])
+            return again

@@ -1,0 +1,220 @@
+"""Three broker processes around a ZooKeeper, with stock clients: what acks=all has answered is there, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+
+from penstock.broker.process import PROGRAM
+from support.cluster_world import WAIT_S, ClusterProcesses, cluster
+from support.harness import output
+from support.kafka_jars import java
+from support.patience import until
+from support.zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.kafka
+
+
+class Writer:
+    """A producer in a thread, which notes what was answered."""
+
+    def __init__(self, world: ClusterProcesses, topic: str, **properties: object) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": world.bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "topic.metadata.refresh.fast.interval.ms": 100,
+                "message.timeout.ms": 120_000,
+                **{key.replace("_", "."): value for key, value in properties.items()},
+            }
+        )
+        self._topic = topic
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.answered: list[tuple[int, int]] = []  # offset, number
+        self.failed: list[str] = []
+
+    def start(self) -> Writer:
+        """Begin to write."""
+        self._thread.start()
+        return self
+
+    def _write(self) -> None:
+        number = 0
+        while not self._ended.is_set():
+            self._producer.produce(self._topic, str(number).encode(), partition=0, on_delivery=self._answered)
+            number += 1
+            self._producer.poll(0)
+            time.sleep(0.001)
+        self._producer.flush(WAIT_S)
+
+    def _answered(self, error: object, message: Message) -> None:
+        if error is None:
+            offset, value = message.offset(), message.value()
+            assert offset is not None and value is not None
+            self.answered.append((offset, int(value)))
+        else:
+            self.failed.append(str(error))
+
+    def wait_for(self, more: int, world: ClusterProcesses) -> None:
+        """Until so many more are answered."""
+        wanted = len(self.answered) + more
+        until(lambda: len(self.answered) >= wanted, f"{more} answers more", world.log_text)
+
+    def end(self) -> None:
+        """Write no more, and wait for all answers."""
+        self._ended.set()
+        self._thread.join()
+
+
+def read(world: ClusterProcesses, topic: str, up_to: int) -> list[tuple[int, int]]:
+    """Offset and number of all records below an offset, as a consumer gets them."""
+    consumer = Consumer({"bootstrap.servers": world.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    found: list[tuple[int, int]] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+
+        def all_read() -> bool:
+            for message in consumer.consume(500, 0.5):
+                assert message.error() is None, message.error()
+                offset, value = message.offset(), message.value()
+                assert offset is not None and value is not None
+                found.append((offset, int(value)))
+            return bool(found) and found[-1][0] >= up_to - 1
+
+        until(all_read, f"the records below {up_to}", lambda: f"{len(found)} are read\n{world.log_text()}")
+    finally:
+        consumer.close()
+    return found
+
+
+def check(world: ClusterProcesses, topic: str, writer: Writer) -> None:
+    """Nothing that was answered is lost, moved or doubled."""
+    assert not writer.failed
+    found = read(world, topic, max(offset for offset, _ in writer.answered) + 1)
+    assert set(writer.answered) <= set(found)
+    numbers = [number for _, number in found]
+    assert numbers == sorted(set(numbers)) and [offset for offset, _ in found] == list(range(len(found)))
+
+
+@pytest.fixture
+def world(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    """Three brokers."""
+    with cluster(zookeeper, tmp_path) as made:
+        yield made
+
+
+def test_nothing_answered_is_lost_when_leaders_are_killed(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="2")
+    world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    writer = Writer(world, "t").start()
+    try:
+        for _ in range(2):
+            writer.wait_for(200, world)
+            leader = world.leader("t")
+            world.brokers[leader].kill()
+            others = {1, 2, 3} - {leader}
+            world.until_led("t", by=others, isr=others)
+            writer.wait_for(200, world)
+            world.brokers[leader].start()
+            world.until_led("t", by=others, isr={1, 2, 3})
+    finally:
+        writer.end()
+    check(world, "t", writer)
+
+
+def test_a_leader_that_was_paused_answers_for_nothing_that_others_lack(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="2")
+    leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    writer = Writer(world, "t").start()
+    try:
+        writer.wait_for(200, world)
+        world.pause(leader)
+        others = {1, 2, 3} - {leader}
+        world.until_led("t", by=others, isr=others)
+        writer.wait_for(200, world)
+        world.resume(leader)
+        world.until_led("t", by=others, isr={1, 2, 3})
+        writer.wait_for(200, world)
+    finally:
+        world.resume(leader)
+        writer.end()
+    check(world, "t", writer)
+
+
+def test_brokers_are_restarted_in_turn_under_a_producer(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="2")
+    world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    writer = Writer(world, "t").start()
+    try:
+        for number in (1, 2, 3):
+            writer.wait_for(100, world)
+            assert world.brokers[number].stop() == 0
+            others = {1, 2, 3} - {number}
+            world.until_led("t", by=others, isr=others)
+            writer.wait_for(100, world)
+            world.brokers[number].start()
+            world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    finally:
+        writer.end()
+    check(world, "t", writer)
+
+
+def test_topics_grow_get_configs_and_go(world: ClusterProcesses) -> None:
+    world.create("t", 3, min_insync_replicas="2")
+    admin = world.admin()
+    admin.create_partitions([NewPartitions("t", 5)])["t"].result(WAIT_S)
+    assert {world.leader("t", index) for index in range(5)} == {1, 2, 3}
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[])
+    resource.add_incremental_config(ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+    def is_known_everywhere() -> bool:
+        asked = ConfigResource(ConfigResource.Type.TOPIC, "t")
+        for broker in world.brokers.values():
+            one = AdminClient({"bootstrap.servers": broker.bootstrap})
+            if one.describe_configs([asked])[asked].result(WAIT_S)["retention.ms"].value != "1000":
+                return False
+        return True
+
+    until(is_known_everywhere, "the config on all brokers", world.log_text)
+    admin.delete_topics(["t"])["t"].result(WAIT_S)
+    until(lambda: not any(list(broker.data.glob("t-*")) for broker in world.brokers.values()), "its logs gone", world.log_text)
+
+
+def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="3")
+    leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    command = [*PROGRAM, "cluster", "--json", "--bootstrap", world.bootstrap]
+    assert json.loads(output(command))["partitions"] == []
+    other = next(number for number in (1, 2, 3) if number != leader)
+    world.brokers[other].kill()
+    world.until_led("t", by={leader}, isr={1, 2, 3} - {other})
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = json.loads(shown.stdout)
+    assert shown.returncode == 1 and said["partitions"][0]["trouble"] == "under min ISR"
+    assert [one["address"] == "away" for one in said["brokers"]] == [number == other for number in (1, 2, 3)]
+
+
+def test_javas_clients_write_and_read(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="2")
+    written = java(
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", "t", "--num-records", "2000", "--record-size", "100",
+        "--throughput", "-1", "--producer-props", f"bootstrap.servers={world.bootstrap}", "acks=all",
+    )  # fmt: skip
+    assert "2000 records sent" in written
+    read_back = java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", world.bootstrap, "--topic", "t",
+        "--partition", "0", "--offset", "earliest", "--max-messages", "2000", "--timeout-ms", "60000",
+    )  # fmt: skip
+    assert len(read_back.splitlines()) == 2000

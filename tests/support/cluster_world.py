@@ -1,0 +1,106 @@
+"""A cluster of broker processes around a real ZooKeeper, for tests: started, killed, paused, looked at through public doors."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.broker.process import BrokerProcess
+from support.kafka_jars import free_ports
+from support.patience import until
+from support.zookeeper import ZooKeeper, ZooKeeperHome
+
+PROPERTIES = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 2000, "penstock.ballast.bytes": 0}
+WAIT_S = 60.0
+
+
+class ClusterProcesses:
+    """Brokers 1 to n; `brokers[id]`."""
+
+    def __init__(self, server: ZooKeeper, folder: Path, count: int = 3, properties: Mapping[str, object] | None = None) -> None:
+        self.servers = ZooKeeperHome(server.address).servers
+        self.brokers: dict[int, BrokerProcess] = {}
+        for number, port in enumerate(free_ports(count), 1):
+            arguments = ("--zookeeper", self.servers, "--id", str(number))
+            broker = BrokerProcess(folder / f"broker-{number}", {**PROPERTIES, **(properties or {})}, arguments)
+            broker.port = port
+            self.brokers[number] = broker
+
+    def start(self) -> ClusterProcesses:
+        """Start all of them."""
+        for broker in self.brokers.values():
+            broker.start()
+        return self
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def admin(self) -> AdminClient:
+        """An admin client of them all."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "topic.metadata.refresh.interval.ms": 200})
+
+    def create(self, name: str, partitions: int = 1, factor: int = 3, **configs: str) -> None:
+        """Create a topic, and wait until it has its leaders."""
+        topic = NewTopic(name, partitions, factor, config={key.replace("_", "."): text for key, text in configs.items()})
+        admin = self.admin()
+        admin.create_topics([topic])[name].result(WAIT_S)
+
+    def leader(self, name: str, partition: int = 0) -> int:
+        """Who leads, by the metadata that clients get; -1: nobody."""
+        found = self._partition(name, partition)
+        return -1 if found is None else int(found.leader)
+
+    def isr(self, name: str, partition: int = 0) -> set[int]:
+        """Who is in sync, by the same."""
+        found = self._partition(name, partition)
+        return set() if found is None else set(found.isrs)
+
+    def _partition(self, name: str, partition: int) -> Any:
+        with contextlib.suppress(Exception):
+            return self.admin().list_topics(name, timeout=5).topics[name].partitions.get(partition)
+        return None
+
+    def until_led(self, name: str, *, by: set[int], isr: set[int] | None = None, partition: int = 0) -> int:
+        """Wait until one of these leads, and the ISR is that one; answers the leader."""
+
+        def is_so() -> bool:
+            return self.leader(name, partition) in by and (isr is None or self.isr(name, partition) == isr)
+
+        until(is_so, f"{name}-{partition} led by {by}", self.log_text)
+        return self.leader(name, partition)
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP."""
+        self.brokers[number].signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        self.brokers[number].signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End all of them."""
+        for broker in self.brokers.values():
+            with contextlib.suppress(AssertionError, ProcessLookupError):
+                broker.signal(signal.SIGCONT)
+            broker.close()
+
+    def log_text(self) -> str:
+        """The last lines that each has logged."""
+        return "\n".join(f"--- {number}\n{broker.log_text()[-6000:]}" for number, broker in self.brokers.items())
+
+
+@contextlib.contextmanager
+def cluster(server: ZooKeeper, folder: Path, count: int = 3, **properties: object) -> Iterator[ClusterProcesses]:
+    """A running cluster."""
+    made = ClusterProcesses(server, folder, count, {key.replace("_", "."): value for key, value in properties.items()})
+    try:
+        yield made.start()
+    finally:
+        made.close()
