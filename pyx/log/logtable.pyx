@@ -19,7 +19,7 @@ from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from penstock.pyx.log.amendment import NAME as AMENDMENT
+from penstock.pyx.log.amendment import NAME as _AMENDMENT
 from penstock.pyx.log.amendment import finish_cut, read_amendment
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
 from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, DAMAGE_MIDDLE, LOG_CORRUPT, Damage
@@ -650,7 +650,7 @@ cdef class LogTable(LogSetOwner):
             pthread_mutex_lock(&p.upkeep)
         try:
             if p.amendment.number == number and not p.cutting and not p.stopped:
-                Path(os.fsdecode(p.log.folder), AMENDMENT).unlink(missing_ok=True)
+                Path(os.fsdecode(p.log.folder), _AMENDMENT).unlink(missing_ok=True)
                 amendment_clear(&p.amendment)
         finally:
             with nogil:

@@ -5,9 +5,9 @@ thousands of seeds; here the real log has to do what they do: the same asks, dec
 records, after each event. Leaders are picked at will, also such as no controller elects, so that cuts below the high
 watermark come up.
 
-Changes of the data plane that it was seen to find: a high watermark above the log end; a cut below the high watermark; an append
-for which R4 isn't looked at; a cut to the leader's end alone, not to the own end of the epoch; epochs that outlive a cut. That
-the amendment isn't written is found by `faults/test_truncation_kill.py`.
+Changes of the data plane that it was seen to find: a high watermark above the log end; a cut below the high watermark; an
+append for which R4 isn't looked at; a cut to the leader's end alone, not to the own end of the epoch; epochs that outlive a
+cut. That the amendment isn't written is found by `faults/test_truncation_kill.py`.
 """
 
 from __future__ import annotations
