@@ -24,8 +24,9 @@ A log that begins later than its line says, or ends earlier, has lost files or b
 Retention therefore writes the new first segment before it removes files. After a power cut only what was flushed counts.
 After a kill -9 the end is that of the log's slot (endslots.pxd), which is newer; without this file slots say nothing.
 
-Version 2 has neither high watermarks nor amendments, version 1 no ends of logs either. Both are read: what they don't have is
-unknown. A Penstock that knows only an older version says that this file is damaged and goes on as without it.
+Version 2 has neither high watermarks nor amendments, and is written where no log has any: as on one node, so that a Penstock
+that knows only version 2 can be put back. Version 1 has no ends of logs either. Both are read: what they don't have is unknown.
+A Penstock that knows only an older version says that this file is damaged and goes on as without it.
 
 Apache Kafka's four files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
 
@@ -82,6 +83,7 @@ _log = log.get(__name__)
 _HEAD = b"penstock-checkpoints 3\n"
 _HEAD_2 = b"penstock-checkpoints 2\n"
 """Without high watermarks and amendments."""
+_SPACES_2 = 9  # in a line of a partition, in version 2
 _HEAD_1 = b"penstock-checkpoints 1\n"
 """Without the ends of logs, too."""
 _CRC_LINE = re.compile(rb"crc32c ([0-9a-f]{8})\n\Z")
@@ -178,7 +180,9 @@ def format_offsets(lines: Iterable[bytes], kafkas: Mapping[str, tuple[str, str]]
     """The text of `penstock-checkpoints` from its lines of partitions (`format_line`) and two sums of each of Kafka's
     files: as it is to be, and as it was."""
     sums = (f"kafka {name} {to_be} {before}\n".encode() for name, (to_be, before) in sorted(kafkas.items()))
-    body = b"".join([_HEAD, *sums, *lines])
+    written = list(lines)
+    head = _HEAD if any(line.count(b" ") > _SPACES_2 for line in written) else _HEAD_2
+    body = b"".join([head, *sums, *written])
     return body + b"crc32c %08x\n" % crc32c(body)
 
 
@@ -188,6 +192,8 @@ def format_line(key: Key, known: Offsets) -> bytes:
     if known.topic_id is not None:
         topic_id = base64.urlsafe_b64encode(known.topic_id).decode().rstrip("=")
     (topic, partition), (_, *offsets) = key, known
+    if known.high_watermark == NOTHING.high_watermark and known.amendment == NOTHING.amendment:
+        offsets = offsets[:-2]
     return f"partition {topic_id} {topic} {partition} {' '.join(map(str, offsets))}\n".encode()
 
 

@@ -101,6 +101,15 @@ def test_a_file_without_high_watermarks_is_read(tmp_path: Path, caplog: pytest.L
     assert warnings(caplog) == []
 
 
+def test_logs_without_other_replicas_are_written_for_the_version_before(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
+    checkpoints.write()
+    lines = (tmp_path / OURS).read_text().splitlines()
+    assert (lines[0], lines[-2]) == ("penstock-checkpoints 2", "partition AQIDBAUGBwgJCgsMDQ4PEA t 0 5 7 -1 0 9 7")
+    assert Checkpoints(str(tmp_path)).of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, -1, 0, 9, 7)
+
+
 def test_of_another_topics_log_nothing_is_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
