@@ -251,7 +251,9 @@ def on_wish(
     controller: Controller, partition: Partition, now_ms: int, *, leader: int | None = None, min_isr: int | None = None
 ) -> Out:
     """Somebody wants another leader for now, or another min.insync.replicas from now on."""
-    image = controller.partitions[partition]
+    image = controller.partitions.get(partition)
+    if image is None:
+        return []
     if leader is not None:
         image.wanted_leader = leader
     if min_isr is not None:
@@ -288,6 +290,9 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
     if partition not in controller.reading:
         return out
     controller.reading.discard(partition)
+    if partition not in controller.partitions:  # Its topic went meanwhile, and its nodes.
+        _forget(controller, partition, out)
+        return out
     planned = controller.writing[partition]
     if state == planned.state.written(planned.state.partition_epoch + 1):
         _confirm(controller, partition, state, out)
@@ -451,8 +456,12 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
 
 def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, out: Out) -> None:
     """The store has the state that was planned."""
+    image, planned = controller.partitions.get(partition), controller.writing.pop(partition)
+    if image is None:  # Its topic went meanwhile.
+        if planned.ask is not None:
+            out.append(AnswerAlter(planned.ask[0], AlterPartitionAnswer(planned.ask[1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        return
     controller.news.add(partition)
-    image, planned = controller.partitions[partition], controller.writing.pop(partition)
     image.state, image.handled = state, planned.handled
     for broker, epoch in planned.lost.items():
         if image.lost.get(broker) == epoch:

@@ -253,7 +253,8 @@ class Term:
             if live:
                 self._put(partial(self._move, partition, live[0]))
         await self._settle()
-        return [one for one in led if self._controller.partitions[one].state.leader == broker]
+        left = {one: image.state.leader for one, image in self._controller.partitions.items()}
+        return [one for one in led if left.get(one) == broker]
 
     def _move(self, partition: Partition, leader: int) -> Out:
         return machine.on_wish(self._controller, partition, self._clock(), leader=leader)

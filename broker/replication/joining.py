@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,6 +51,11 @@ class Joining:
         await context.store.multi([await marks.log_dirs_node(there)])
         # A start without the cluster is refused from here on: this broker's topics aren't in any store of its own.
         await loop.run_in_executor(None, dirs.first.mark_store, dirs.first.cluster_id)
+
+    def on_failure(self, context: Context, failed: Callable[[], None]) -> None:
+        """Say what ends the broker when it can't go on as a member."""
+        assert isinstance(context.topics, ClusterTopics)
+        context.topics.given_up = failed
 
     def member(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor

@@ -85,8 +85,8 @@ class Cluster:
         self._address = address
         self._home = registration.home_of(dirs)
         self._noted = noted
-        self.is_noted = False
-        """Whether a controller has dealt with what this broker may have lost."""
+        self.is_noted = clean
+        """Whether a controller has dealt with what this broker may have lost, and all that its folders held has been opened."""
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._member = Member(node_id, uuid_text(new_uuid()), clean)
@@ -96,6 +96,7 @@ class Cluster:
             node_id, config, dirs, logs, executor, self._fetching.threads,
             configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
         )  # fmt: skip
+        self._picturing = asyncio.Lock()
         self._controllership: Controllership | None = None
         self._running = tasks.Group("cluster")
 
@@ -125,11 +126,6 @@ class Cluster:
         """Whether this broker is the controller now."""
         return self._controllership is not None and self._controllership.term is not None
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether a controller has told this registration its roles."""
-        return self.is_noted and self._member.epoch != NO_EPOCH
-
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
         if self._member.epoch == NO_EPOCH or not self._replicas.led():
@@ -141,7 +137,7 @@ class Cluster:
                 else:
                     asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
                     _, left = await requests.announce_stop(*asked)
-        except (TimeoutError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the stop goes on, whatever it is
             _log.warning("the controller doesn't move what this broker leads: %s; others lead it once it is gone", error)
         else:
             _log.info("others lead what this broker led; of %d partitions none could", len(left))
@@ -215,12 +211,14 @@ class Cluster:
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
-        if request.broker_epoch == self._member.epoch and not self.is_noted:
-            # Only now a crash of this process is no power cut any more: the controller has dealt with what was lost.
+        on_roles(self._member, request)
+        answer = await self._replicas.take(request, lambda: self._member.epoch)
+        if answer.error == ErrorCode.NONE and not self.is_noted and self._replicas.all_open:
+            # Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
+            # one that a power cut may have torn.
             await self._noted()
             self.is_noted = True
-        on_roles(self._member, request)
-        return await self._replicas.take(request, self._member.epoch)
+        return answer
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
         """Give up replicas."""
@@ -240,11 +238,15 @@ class Cluster:
         if update.controller_epoch < self._replicas.roles.controller_epoch:
             return int(ErrorCode.STALE_CONTROLLER_EPOCH)
         self._replicas.roles.controller_epoch = update.controller_epoch
-        try:
-            await self._topics.take(update)
-        except StoreError as error:
-            _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, error)
-            return int(ErrorCode.KAFKA_STORAGE_ERROR)
+        async with self._picturing:  # One after the other: one that waits for the store isn't shown over a newer one.
+            try:
+                prepared = await self._topics.prepare(update)
+            except StoreError as error:
+                _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, error)
+                return int(ErrorCode.KAFKA_STORAGE_ERROR)
+            if update.controller_epoch < self._replicas.roles.controller_epoch:
+                return int(ErrorCode.STALE_CONTROLLER_EPOCH)
+            self._topics.take(update, prepared)
         self.know({one.broker: {at.listener: Endpoint(at.host, at.port) for at in one.endpoints} for one in update.brokers})
         return int(ErrorCode.NONE)
 

@@ -63,8 +63,12 @@ async def read_brokers(store: Store, changed: Watch) -> Brokers:
             _log.error("broker %d doesn't count as registered: %s", broker, error)
     known = list(found.registrations)
     for broker, node in zip(known, await _each(store, [paths.incarnation(broker) for broker in known]), strict=True):
-        if node is not None:
+        if node is None:
+            continue
+        try:
             found.incarnations[broker] = read_incarnation(broker, node[0], node[2])
+        except BadValueError as error:
+            _log.error("broker %d gets no roles: %s", broker, error)
     return found
 
 
@@ -85,10 +89,17 @@ async def read_topics(store: Store, changed: Watch, names: Sequence[str]) -> dic
 
 
 async def read_states(store: Store, topics: Sequence[StoredTopic]) -> dict[tuple[str, int], Image]:
-    """What the store has of each partition of these topics."""
+    """What the store has of each partition of these topics. One that can't be read is said and left out: nothing of it is
+    decided."""
     keys = [(topic, index) for topic in topics for index in range(len(topic.replicas))]
     nodes = await _each(store, [paths.partition_state(topic.name, index) for topic, index in keys])
-    return {(topic.name, index): _image(topic, index, node) for (topic, index), node in zip(keys, nodes, strict=True)}
+    found = {}
+    for (topic, index), node in zip(keys, nodes, strict=True):
+        try:
+            found[topic.name, index] = _image(topic, index, node)
+        except BadValueError as error:
+            _log.error("topic=%s partition=%d stays as it is: %s", topic.name, index, error)
+    return found
 
 
 async def read_one_state(store: Store, partition: tuple[str, int]) -> LeaderAndIsr | None:
@@ -129,7 +140,11 @@ def _topic(name: str, data: bytes, configs: Mapping[str, str]) -> StoredTopic:
 
 async def _configs(store: Store, path: str) -> dict[str, str]:
     (node,) = await _each(store, [path])
-    return {} if node is None else Fields.read(path, node[0]).texts("config")
+    try:
+        return {} if node is None else Fields.read(path, node[0]).texts("config")
+    except BadValueError as error:
+        _log.error("configs that can't be read don't count: %s", error)
+        return {}
 
 
 async def _each(store: Store, asked: Sequence[str], changed: Watch | None = None) -> list[tuple[bytes, int, int] | None]:
@@ -148,7 +163,11 @@ async def _each(store: Store, asked: Sequence[str], changed: Watch | None = None
 def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
     """The topics that are to be deleted: children of `/admin/delete_topics`, as Kafka 3.9 has them, and document B's list in
     the node's own bytes, which a single node writes."""
-    listed = Fields.read(paths.DELETE_TOPICS, data).several("topics") if data else []
+    try:
+        listed = Fields.read(paths.DELETE_TOPICS, data).several("topics") if data else []
+    except BadValueError as error:
+        _log.error("the list of topics to be deleted doesn't count: %s", error)
+        listed = []
     return sorted({*names, *(name for name in listed if isinstance(name, str))})
 
 

@@ -6,14 +6,20 @@ what it has decided - role, epochs, ISR, MAX - is set there before anything else
 entrants count for the high watermark (R2).
 
 A follower's fetches end before its role changes, and begin after it.
+
+A log is made only where this broker has no seat by the state, marked `unclean` or not. A seat whose log isn't there, or is
+damaged, is answered KAFKA_STORAGE_ERROR for as long as it is so: the controller takes the seat away, but the last one stays,
+without a leader, until its log is back (*an unmounted disk that makes a partition begin again, empty*).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -105,6 +111,8 @@ class Replicas:
         self._changing = asyncio.Lock()
         self._damaged: set[Partition] = set()
         """Logs that aren't whole, until a role says that this broker has no seat for them."""
+        self._unopened = set(dirs.found())
+        """What the log folders held at the start, and no role has opened yet."""
         self._proposing = tasks.Group("replicas")
 
     def start(self) -> None:
@@ -117,13 +125,23 @@ class Replicas:
         asyncio.get_running_loop().remove_reader(self._logs.entrants_fd)
         await self._proposing.stop()
 
-    async def take(self, request: LeaderAndIsrRequest, broker_epoch: int) -> LeaderAndIsrAnswer:
-        """Take the roles that the controller tells."""
+    @property
+    def all_open(self) -> bool:
+        """Whether all that the log folders held at the start has been opened."""
+        return not self._unopened
+
+    async def take(self, request: LeaderAndIsrRequest, present: Callable[[], int]) -> LeaderAndIsrAnswer:
+        """Take the roles that the controller tells. present: the broker epoch, which may change while others are taken."""
         async with self._changing:
+            broker_epoch = present()
             refusal = roles.refuse(self.roles, request, broker_epoch)
             if refusal is not None:
                 return refusal
+            for role in request.roles:
+                await self._forget_former(role)
             failed = await self._open(request.roles)
+            if present() != broker_epoch:  # The session has ended while logs were opened: nothing is led in the next one yet.
+                return LeaderAndIsrAnswer(self._node_id, present(), ErrorCode.STALE_BROKER_EPOCH, self.roles.controller_epoch)
             answers: dict[Partition, RoleAnswer] = {}
             changed: list[Replica] = []
             for role in request.roles:
@@ -137,7 +155,8 @@ class Replicas:
                 answers[role.partition] = told
                 if told.error == ErrorCode.NONE:
                     changed.append(replica)
-            await self._in_thread(self._apply, changed)
+            for partition in await self._in_thread(self._apply, changed):
+                answers[partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
             return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
 
     async def drop(self, partitions: Sequence[tuple[Partition, bytes, bool]], controller_epoch: int) -> dict[Partition, int]:
@@ -152,7 +171,8 @@ class Replicas:
                 if held is not None and held.known is not None and held.known.topic_id != topic_id:
                     answers[partition] = int(ErrorCode.NONE)  # Of an earlier topic of this name.
                     continue
-                answers[partition] = await self._in_thread(self._drop, partition, deletes)
+                answers[partition] = await self._in_thread(self._drop, partition, topic_id, deletes)
+                self._unopened.discard(partition)
                 self.roles.replicas.pop(partition, None)
                 self._damaged.discard(partition)
                 if deletes:
@@ -160,10 +180,13 @@ class Replicas:
             return answers
 
     async def fence_all(self) -> None:
-        """This broker's registration is over: lead nothing until a controller speaks. Producers that wait are answered."""
-        for replica in self.roles.replicas.values():
-            replicas.fence(replica)
+        """This broker's registration is over: lead nothing until a controller speaks. Producers that wait are answered. At
+        once, and again behind roles that are being taken."""
         led = await self._in_thread(self._logs.fence_all)
+        async with self._changing:
+            for replica in self.roles.replicas.values():
+                replicas.fence(replica)
+            led += await self._in_thread(self._logs.fence_all)
         if led:
             _log.warning(
                 "this broker's registration is over: it leads %d partitions no more until a controller says so", len(led)
@@ -185,6 +208,25 @@ class Replicas:
 
     # Roles
 
+    async def _forget_former(self, role: PartitionRole) -> None:
+        """A replica of an earlier topic of this name, whose deletion this broker has missed, is set aside."""
+        partition, held = role.partition, self.roles.replicas.get(role.partition)
+        if held is None or held.known is None or held.known.topic_id == role.topic_id:
+            return
+        await self._in_thread(self._set_aside, partition)
+        del self.roles.replicas[partition]
+        self._damaged.discard(partition)
+        _log.warning("topic=%s partition=%d was deleted and made again: its former log is set aside", *partition)
+
+    def _set_aside(self, partition: Partition) -> None:
+        """In a thread."""
+        self._fetchers.remove(*partition)
+        with contextlib.suppress(KafkaError):  # It isn't open.
+            self._logs.stop(*partition)
+        log_dir = self._dirs.drop(partition)
+        if log_dir is not None and log_dir.holds(partition).exists():
+            set_aside(log_dir, partition)
+
     def _replica(self, partition: Partition) -> Replica:
         found = self.roles.replicas.get(partition)
         if found is None:
@@ -192,7 +234,13 @@ class Replicas:
         return found
 
     async def _in_thread(self, work: Callable[..., T], *given: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *given)
+        """What it gives or raises. Whoever is cancelled waits for it all the same: nobody else may change roles meanwhile."""
+        running = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *given))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
 
     async def _open(self, told: Iterable[PartitionRole]) -> set[Partition]:
         """Open the logs of these roles that aren't open yet, and make those that may be new. Answers those that can't be."""
@@ -208,6 +256,11 @@ class Replicas:
             except (OSError, KafkaError) as error:
                 failed.add(role.partition)
                 _log.error("topic=%s partition=%d can't be opened: %s", *role.partition, error)
+            self._unopened.discard(role.partition)
+            if role.partition in failed or role.partition in self._damaged:
+                log_dir = self._dirs.of(role.partition)
+                if log_dir is not None:
+                    log_dir.unopened = True  # The next start has to look again: it gets no clean mark.
         for path in made:
             await self._in_thread(self._logs.write_overdue_checkpoints, path)
             await self._in_thread(sync_folder, Path(path))
@@ -215,8 +268,9 @@ class Replicas:
 
     def _open_one(self, role: PartitionRole, settings: dict[str, int]) -> list[str]:
         """Open a log; the path of its log folder if it was made. Where the state says that this broker has a seat, a log that
-        isn't there or is damaged is not made: the controller takes the seat away first. Raises OSError, KafkaError."""
+        isn't there or is damaged is not made. Raises OSError, KafkaError."""
         name, index = role.partition
+        has_seat = role.state.partition_epoch > 0 and self._node_id in role.state.seats
         log_dir = self._dirs.of(role.partition)
         if log_dir is not None and log_dir.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log_dir.path} is offline: {log_dir.error}")
@@ -232,12 +286,12 @@ class Replicas:
                 self._damaged.add(role.partition)
             else:
                 return []
-        elif replicas.holds_seat(self._node_id, role.state):
+        elif has_seat:
             if role.partition not in self._damaged:
                 _log.error("topic=%s partition=%d should be here, and no log folder holds it", name, index)
             self._damaged.add(role.partition)
-        if role.partition in self._damaged and replicas.holds_seat(self._node_id, role.state):
-            return []
+        if role.partition in self._damaged and has_seat:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "it has a seat by the partition's state, and its log isn't whole")
         self._damaged.discard(role.partition)
         place = self._dirs.place(role.partition)
         if place.holds(role.partition).exists():
@@ -267,20 +321,29 @@ class Replicas:
                 mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch = seen.caught_up_ms, seen.fetched_ms, seen.end_at_fetch
         return _Log(self._logs, replica.partition, state.log_end, state.last_epoch)
 
-    def _apply(self, changed: Iterable[Replica]) -> None:
-        """Set in the data plane what machines have decided. In a thread."""
+    def _apply(self, changed: Iterable[Replica]) -> list[Partition]:
+        """Set in the data plane what machines have decided; answers what it refused. In a thread."""
+        failed = []
         for replica in changed:
-            known = replica.known
-            assert known is not None
-            name, index = replica.partition
-            if replica.role is not Role.FOLLOWER:
-                self._fetchers.remove(name, index)
-            if replica.role is Role.LEADER:
-                self._set_leader(replica)
-            elif replica.role is Role.FOLLOWER:
-                self._follow(replica, known)
-            else:
-                self._logs.fence(name, index)
+            try:
+                self._apply_one(replica)
+            except (KafkaError, OSError, RuntimeError) as error:
+                _log.error("topic=%s partition=%d can't take its role: %s", *replica.partition, error)
+                failed.append(replica.partition)
+        return failed
+
+    def _apply_one(self, replica: Replica) -> None:
+        known = replica.known
+        assert known is not None
+        name, index = replica.partition
+        if replica.role is not Role.FOLLOWER:
+            self._fetchers.remove(name, index)
+        if replica.role is Role.LEADER:
+            self._set_leader(replica)
+        elif replica.role is Role.FOLLOWER:
+            self._follow(replica, known)
+        else:
+            self._logs.fence(name, index)
 
     def _follow(self, replica: Replica, known: PartitionRole) -> None:
         name, index = replica.partition
@@ -308,9 +371,14 @@ class Replicas:
             enough=state.needed(leader.role.replicas),
         )
 
-    def _drop(self, partition: Partition, deletes: bool) -> int:
+    def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> int:
         """In a thread."""
         self._fetchers.remove(*partition)
+        log_dir = self._dirs.of(partition)
+        if deletes and partition not in self._logs.partitions():  # No role has opened it since the start.
+            if log_dir is not None and not log_dir.offline and topic_id_in(log_dir.holds(partition)) == topic_id:
+                set_aside(log_dir, partition)
+            return int(ErrorCode.NONE)
         try:
             if deletes:
                 self._logs.delete(*partition)
@@ -334,7 +402,10 @@ class Replicas:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            await self._propose(self.led(), scan=True)
+            try:
+                await self._propose(self.led(), scan=True)
+            except Exception:  # noqa: BLE001 - without this look no ISR would shrink any more
+                _log.exception("a look at what this broker leads has failed")
 
     async def _propose(self, partitions: Sequence[Partition], *, scan: bool = False) -> None:
         """Look at partitions that this broker leads, and send what is to be proposed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.cluster.messages import LiveBroker, PartitionMetadata, UpdateMetadata
@@ -38,6 +39,13 @@ CONFIG_CHANGE = f"{paths.CHANGES}/config_change_"
 _log = log.get(__name__)
 
 
+class Prepared(NamedTuple):
+    """What the store says of a topic: its own configs, and the replicas of each partition."""
+
+    configs: dict[str, str]
+    replicas: list[list[int]]
+
+
 class ClusterTopics(Topics):
     """All topics of the cluster, wherever their replicas lie."""
 
@@ -49,20 +57,39 @@ class ClusterTopics(Topics):
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
         self._shown = asyncio.Event()
+        self.given_up: Callable[[], None] = lambda: None
+        """Called when this broker can't go on as a member."""
 
     @property
     def brokers(self) -> list[int]:
         """The brokers that live."""
         return sorted(self.live)
 
-    async def take(self, picture: UpdateMetadata) -> None:
-        """Show what the controller tells. Raises StoreError: the configs of a new topic can't be read."""
+    async def prepare(self, picture: UpdateMetadata) -> dict[str, Prepared]:
+        """What the store says of topics that are new in a picture, or have grown. Raises StoreError."""
+        seen = {name: list(some) for name, some in itertools.groupby(sorted(picture.partitions, key=_key), key=_name)}
+        new = [name for name, some in seen.items() if not self._is_known(name, some[0].topic_id) or self._has_grown(name, some)]
+        read = await asyncio.gather(*map(self._prepare, new))
+        return {name: prepared for name, prepared in zip(new, read, strict=True) if prepared is not None}
+
+    async def _prepare(self, name: str) -> Prepared | None:
+        try:
+            data, _ = await self._store.get(paths.topic(name))
+        except NoNodeError:
+            return None  # It was deleted meanwhile.
+        partitions = Fields.read(paths.topic(name), data).table("partitions")
+        return Prepared(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
+
+    def _has_grown(self, name: str, told: Sequence[PartitionMetadata]) -> bool:
+        topic = self._by_name.get(name)
+        return topic is not None and told[-1].partition[1] >= len(topic.partitions)
+
+    def take(self, picture: UpdateMetadata, prepared: Mapping[str, Prepared]) -> None:
+        """Show what the controller tells, with what `prepare` has read for it."""
         by_name = {name: list(some) for name, some in itertools.groupby(sorted(picture.partitions, key=_key), key=_name)}
-        new = [name for name, some in by_name.items() if not self._is_known(name, some[0].topic_id)]
-        configs = dict(zip(new, await asyncio.gather(*map(self.read_configs, new)), strict=True))
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
         for name, some in by_name.items():
-            self._show(name, some, configs.get(name, {}))
+            self._show(name, some, prepared.get(name))
         self.version += 1
         self._shown.set()
         self._shown = asyncio.Event()
@@ -72,7 +99,8 @@ class ClusterTopics(Topics):
         topic = self._by_name.get(name)
         return topic is not None and topic.topic_id == topic_id
 
-    def _show(self, name: str, told: Sequence[PartitionMetadata], configs: dict[str, str]) -> None:
+    def _show(self, name: str, told: Sequence[PartitionMetadata], prepared: Prepared | None) -> None:
+        """A topic is shown with all its partitions from the first moment on: by a part of them keys would go elsewhere."""
         topic, (first, *_) = self._by_name.get(name), told
         if topic is not None and topic.topic_id != first.topic_id:
             self.hide(topic)  # Deleted and made again since the last picture.
@@ -82,17 +110,19 @@ class ClusterTopics(Topics):
                 self.hide(topic)
             return
         states = {} if topic is None else {state.index: state for state in topic.partitions}
+        for index, replicas in enumerate(() if prepared is None else prepared.replicas):
+            states.setdefault(index, PartitionState(index, -1, 0, replicas, [], away=[]))
         for one in told:
             states[one.partition[1]] = PartitionState(
                 one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
                 away=list(one.offline),
             )  # fmt: skip
         if sorted(states) != list(range(len(states))):
-            _log.error("the controller shows topic=%s without some of its partitions; it isn't shown before they come", name)
+            _log.warning("topic=%s isn't shown: the store has it no more, or without some of its partitions", name)
             return
         partitions = [states[index] for index in range(len(states))]
         if topic is None:
-            self.show(Topic(name, first.topic_id, partitions, configs))
+            self.show(Topic(name, first.topic_id, partitions, {} if prepared is None else prepared.configs))
         else:
             topic.partitions[:] = partitions
 
@@ -127,6 +157,7 @@ class ClusterTopics(Topics):
         assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
         self.check_new(name, partitions, configs)
+        await self._until_free(name)
         topic_id = new_uuid()
         placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id)
         states = [PartitionState(index, -1, 0, list(replicas), []) for index, replicas in enumerate(placed)]
@@ -199,11 +230,28 @@ class ClusterTopics(Topics):
             except NodeExistsError:
                 _log.debug("topic=%s is being deleted already", name)
         await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")
+        await self._until_free(name)
         forget(name)
 
+    async def _until_free(self, name: str) -> None:
+        """Until the controller has removed the nodes of a deleted topic, so that one of its name can be made."""
+        try:
+            async with asyncio.timeout(SHOWN_S), stored(name):
+                while True:
+                    changed = asyncio.Event()
+                    if await self._store.exists(paths.deleted_topic(name), lambda *_, event=changed: event.set()) is None:
+                        return
+                    await changed.wait()
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"the deletion of topic '{name}' has not ended within {SHOWN_S:g} s"
+            ) from None
+
     def folder_failed(self, path: str) -> None:
-        """The replicas in a log folder are lost for now: `Cluster` stops this broker, so that others lead."""
+        """The replicas in a log folder can't serve, and no controller knows it: this broker stops, so that others lead."""
+        _log.error("log_dir=%s has failed: this broker stops, so that others lead what it led", path)
         self.version += 1
+        self.given_up()
 
     async def _put(self, path: str, content: bytes) -> Operation:
         """The change that makes this a node's content, whether it is there or not. Raises KafkaError."""

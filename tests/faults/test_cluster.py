@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from penstock.broker.process import PROGRAM
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
@@ -204,6 +204,66 @@ def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
     said = json.loads(shown.stdout)
     assert shown.returncode == 1 and said["partitions"][0]["trouble"] == "under min ISR"
     assert [one["address"] == "away" for one in said["brokers"]] == [number == other for number in (1, 2, 3)]
+
+
+def test_a_lost_log_is_not_made_again_empty(world: ClusterProcesses) -> None:
+    world.create("one", 1, 1)
+    (holder,) = {world.leader("one")}
+    writer = Writer(world, "one").start()
+    writer.wait_for(50, world)
+    writer.end()
+    broker = world.brokers[holder]
+    broker.kill()
+    (folder,) = broker.data.glob("one-0")
+    folder.rename(broker.data.with_name("elsewhere"))
+    broker.start()
+    until(lambda: "no log folder holds it" in broker.log_text(), "the lost log to be missed", world.log_text)
+    world.until_led("one", by={-1})
+    time.sleep(1)
+    assert world.leader("one") == -1 and not folder.exists()
+    broker.kill()
+    broker.data.with_name("elsewhere").rename(folder)
+    broker.start()
+    world.until_led("one", by={holder})
+    check(world, "one", writer)
+
+
+def test_a_topic_that_is_made_again_while_a_broker_is_paused_begins_empty(world: ClusterProcesses) -> None:
+    world.create("t", min_insync_replicas="2")
+    leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    writer = Writer(world, "t").start()
+    writer.wait_for(50, world)
+    writer.end()
+    world.pause(leader)
+    try:
+        others = {1, 2, 3} - {leader}
+        world.until_led("t", by=others, isr=others)
+        admin = world.admin(others)
+        admin.delete_topics(["t"])["t"].result(WAIT_S)
+        made = NewTopic("t", 1, 2, config={"min.insync.replicas": "2"})
+        admin.create_topics([made])["t"].result(WAIT_S)
+    finally:
+        world.resume(leader)
+    world.until_led("t", by=others, isr=others)
+    again = Writer(world, "t").start()
+    again.wait_for(50, world)
+    again.end()
+    check(world, "t", again)
+
+
+def test_a_topic_is_seen_whole_though_one_of_its_brokers_is_dead(world: ClusterProcesses) -> None:
+    world.brokers[3].kill()
+    until(lambda: set(world.admin().list_topics(timeout=5).brokers) == {1, 2}, "the death to be known", world.log_text)
+    world.create("t", 4, 2)
+    placed = NewTopic("placed", replication_factor=-1, num_partitions=2, replica_assignment=[[1], [2]])
+    admin = world.admin({1, 2})
+    admin.create_topics([placed])["placed"].result(WAIT_S)
+    for name, count in (("t", 4), ("placed", 2)):
+        assert [world.leader(name, index) in (1, 2) for index in range(count)] == [True] * count
+    world.brokers[3].start()
+    until(lambda: set(world.admin().list_topics(timeout=5).brokers) == {1, 2, 3}, "its return", world.log_text)
+    own = AdminClient({"bootstrap.servers": world.brokers[3].bootstrap}).list_topics(timeout=10).topics
+    assert {name: len(own[name].partitions) for name in ("t", "placed")} == {"t": 4, "placed": 2}
 
 
 def test_javas_clients_write_and_read(world: ClusterProcesses) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,27 @@ class ClusterProcesses:
             self.brokers[number] = broker
 
     def start(self) -> ClusterProcesses:
-        """Start all of them."""
+        """Start all of them, and wait until each one knows all."""
         for broker in self.brokers.values():
             broker.start()
+        for number in self.brokers:
+            until(partial(self._knows_all, number), f"broker {number} to know all", self.log_text)
         return self
+
+    def _knows_all(self, number: int) -> bool:
+        with contextlib.suppress(Exception):
+            return set(self.admin({number}).list_topics(timeout=5).brokers) == set(self.brokers)
+        return False
 
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
-    def admin(self) -> AdminClient:
-        """An admin client of them all."""
-        return AdminClient({"bootstrap.servers": self.bootstrap, "topic.metadata.refresh.interval.ms": 200})
+    def admin(self, numbers: Collection[int] | None = None) -> AdminClient:
+        """An admin client that knows all of them, or these."""
+        known = [broker.bootstrap for number, broker in self.brokers.items() if numbers is None or number in numbers]
+        return AdminClient({"bootstrap.servers": ",".join(known), "topic.metadata.refresh.interval.ms": 200})
 
     def create(self, name: str, partitions: int = 1, factor: int = 3, **configs: str) -> None:
         """Create a topic, and wait until it has its leaders."""
