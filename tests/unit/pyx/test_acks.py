@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,18 @@ def test_acks_of_the_leader_alone_wait_for_nobody(served: Broker, name: str) -> 
         assert LOGS.offsets(name, 0).high_watermark == 0
 
 
+def appended(name: str, end: int) -> bool:
+    """Whether the log ends there."""
+    return LOGS.offsets(name, 0).log_end == end
+
+
 def test_later_requests_of_a_connection_are_appended_meanwhile(served: Broker, name: str) -> None:
     with served.connect() as peer, served.between() as one:
         lead(name, version=1, isr=(1,))
         for n in range(20):
             peer.send(put(name, b"%d" % n, n))
+            # Those that are read at once are answered at once, when the last of them is committed.
+            until(partial(appended, name, n + 1), "it to be appended")
         peer.send(put(name, b"quick", 20, acks=1))
         until(lambda: LOGS.offsets(name, 0).log_end == 21, "all to be appended")
         assert peer.is_silent()
