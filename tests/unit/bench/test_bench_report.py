@@ -120,6 +120,7 @@ def test_the_command_lists_and_refuses() -> None:
         "ack-latency-busy",
         "ack-latency-hoarded",
         "ack-latency-hoarded-ordinary",
+        "ack-latency-scraped",
     ]
     no_checkout = ["--only", "^ack", "--before", "bench"]
     for arguments in (no_checkout, ["--only", "nothing-like-it"], ["--only", "("], ["elsewhere"], ["--scale", "0"]):
