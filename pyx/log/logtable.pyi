@@ -105,6 +105,11 @@ class LogTable(LogSetOwner):
         """Segments in which batches are missing or can't be read; each was a line in the log, or is why a log isn't open."""
 
     @property
+    def entrants_fd(self) -> int:
+        """An eventfd that is readable when `ReplicaTable.take_entrants` has something. It belongs to this object: read it
+        (os.eventfd_read), never close it."""
+
+    @property
     def news_fd(self) -> int:
         """An eventfd that is readable when `folder_states` says something new. It belongs to this object: read it
         (os.eventfd_read), never close it."""

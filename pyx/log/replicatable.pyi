@@ -51,11 +51,6 @@ class FetchOutcome(NamedTuple):
 class ReplicaTable(LogTable):
     """What the control plane tells of roles, and hears of replicas."""
 
-    @property
-    def entrants_fd(self) -> int:
-        """An eventfd that is readable when `take_entrants` has something. It belongs to this object: read it
-        (os.eventfd_read), never close it."""
-
     def open_replica(
         self,
         topic: str,
