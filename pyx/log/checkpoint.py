@@ -179,7 +179,8 @@ def format_checkpoint(offsets: Mapping[Key, int]) -> bytes:
 def format_offsets(lines: Iterable[bytes], kafkas: Mapping[str, tuple[str, str]]) -> bytes:
     """The text of `penstock-checkpoints` from its lines of partitions (`format_line`) and two sums of each of Kafka's
     files: as it is to be, and as it was."""
-    sums = (f"kafka {name} {to_be} {before}\n".encode() for name, (to_be, before) in sorted(kafkas.items()))
+    told = sorted((name, sums) for name, sums in kafkas.items() if name != HIGH_WATERMARKS or sums != (_NOT_THERE, _NOT_THERE))
+    sums = (f"kafka {name} {to_be} {before}\n".encode() for name, (to_be, before) in told)
     written = list(lines)
     head = _HEAD if any(line.count(b" ") > _SPACES_2 for line in written) else _HEAD_2
     body = b"".join([head, *sums, *written])
