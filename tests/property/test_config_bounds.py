@@ -260,6 +260,10 @@ HIGHEST_THAT_SERVES = {
     "group.consumer.heartbeat.interval.ms": str(INT_MAX - 1),
     "group.consumer.min.heartbeat.interval.ms": str(INT_MAX - 1),
     "group.consumer.max.heartbeat.interval.ms": str(INT_MAX - 1),
+    # One node has one copy; more are refused (test_admin_apis.py).
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
 }
 
 

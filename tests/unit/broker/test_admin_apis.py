@@ -310,6 +310,9 @@ def test_deletion_can_be_forbidden(make_broker: Make) -> None:
     ("line", "says"),
     [
         ("zookeeper.set.acl=true", "are known"),
+        ("default.replication.factor=2", "one node has one copy"),
+        ("offsets.topic.replication.factor=2", "one node has one copy"),
+        ("transaction.state.log.replication.factor=3", "one node has one copy"),
         ("process.roles=broker,controller", "its own controller"),
         ("controller.quorum.voters=1@a:1", "its own controller"),
         ("num.io.threads=8", "set `num.network.threads`"),

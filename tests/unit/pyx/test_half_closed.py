@@ -311,6 +311,10 @@ def test_places_are_used_again(topic: str) -> None:
                 peer.end_sending()
                 assert numbers(peer, 2) == [n, n]
                 assert peer.has_ended()
-        counted = served.plane.counters()
-        assert (counted["connections"], counted["connections_closed"]) == (0, 300)
+
+        def all_closed() -> bool:
+            counted = served.plane.counters()
+            return (counted["connections"], counted["connections_closed"]) == (0, 300)
+
+        until(all_closed, "the last one's end to be counted", lambda: str(served.plane.counters()))
     assert LOGS.offsets(topic, 0).log_end == 300
