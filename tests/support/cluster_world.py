@@ -36,13 +36,17 @@ class ClusterProcesses:
         """Start all of them, and wait until each one knows all."""
         for broker in self.brokers.values():
             broker.start()
-        for number in self.brokers:
-            until(partial(self._knows_all, number), f"broker {number} to know all", self.log_text)
+        self.until_known(set(self.brokers))
         return self
 
-    def _knows_all(self, number: int) -> bool:
+    def until_known(self, live: set[int]) -> None:
+        """Wait until each of these brokers knows that these live, and no others."""
+        for number in live:
+            until(partial(self._knows, number, live), f"broker {number} to know {live}", self.log_text)
+
+    def _knows(self, number: int, live: set[int]) -> bool:
         with contextlib.suppress(Exception):
-            return set(self.admin({number}).list_topics(timeout=5).brokers) == set(self.brokers)
+            return set(self.admin({number}).list_topics(timeout=5).brokers) == live
         return False
 
     @property
