@@ -336,8 +336,7 @@ class Replicas:
         known = replica.known
         assert known is not None
         name, index = replica.partition
-        if replica.role is not Role.FOLLOWER:
-            self._fetchers.remove(name, index)
+        self._fetchers.remove(name, index)
         if replica.role is Role.LEADER:
             self._set_leader(replica)
         elif replica.role is Role.FOLLOWER:
@@ -347,7 +346,6 @@ class Replicas:
 
     def _follow(self, replica: Replica, known: PartitionRole) -> None:
         name, index = replica.partition
-        self._fetchers.remove(name, index)
         self._logs.set_follower(
             name, index, broker_epoch=replica.broker_epoch, leader=known.state.leader,
             leader_epoch=known.state.leader_epoch, partition_epoch=known.state.partition_epoch,
@@ -424,9 +422,10 @@ class Replicas:
                 )
                 if ask is not None:
                     asks.append(ask)
-            await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
+            failed = await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
         for ask in asks:
-            self._proposing.start(self._send(ask))
+            if ask.partition not in failed:  # Else its entrants don't count for the high watermark yet (R2): it is repeated.
+                self._proposing.start(self._send(ask))
 
     async def _send(self, ask: AlterPartition) -> None:
         again: AlterPartition | None = ask
