@@ -20,7 +20,7 @@ from penstock.broker.configs.groupresource import check_group_configs, describe_
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import ConfigType, check_topic_configs
 from penstock.broker.context import Context
-from penstock.broker.store.base import StoreError, paths
+from penstock.broker.store.base import StoreError, paths, putting
 from penstock.broker.topic import Topic, check_name
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -140,10 +140,7 @@ class BrokerResource:
         """Store them and give them to every log, whose settings may come from them."""
         path = paths.broker_config(context.node_id) if name else paths.default_broker_config()
         data = json.dumps({"version": 1, "config": dict(texts)}).encode()
-        if await context.store.exists(path) is None:
-            await context.store.create(path, data, parents=True)
-        else:
-            await context.store.set(path, data)
+        await context.store.multi([await putting(context.store, path, data)])
         unknown = [key for key in texts if key not in SCHEMA.properties]
         if unknown:
             _log.warning("kept without effect, no properties of this broker: %s", ", ".join(sorted(unknown)))

@@ -169,9 +169,9 @@ class Server:
         if joining is None:
             store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
             self._undo.append(store.close)
+            await _check_cluster(store, dirs.first)
         else:
-            store = joining.store
-        await _check_cluster(store, dirs.first)
+            store = joining.store  # The folders were held against its cluster id already.
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
         self._undo.append(lambda: self._close_logs((executor, opening), dirs))

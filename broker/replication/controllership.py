@@ -7,7 +7,7 @@ controller that was replaced without knowing it has no effect.
 
 A topic is created by whoever writes its node; the controller sees it and gives its partitions their first states. A topic is
 deleted by a node below `/admin/delete_topics`: the controller tells everybody, has the live replicas deleted, and removes the
-nodes. Brokers that are away then find their replicas' topic id in `/penstock/deleted` when they are back.
+nodes. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted`; nobody reads that yet.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from penstock.broker.replication.pictures import Pictures
 from penstock.broker.replication.reading import (
     StoredTopic,
     controller_of,
-    delete_list,
     read_brokers,
     read_deleted,
     read_one_state,
@@ -121,8 +120,6 @@ class Controllership:
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._newer_epoch = newer_epoch
-        self.controller = -1
-        """The broker that is the controller, as `/controller` says it; -1: nobody."""
         self.term: Term | None = None
         """While this broker is the controller."""
         self._won: Controller | None = None
@@ -133,9 +130,9 @@ class Controllership:
         """For as long as the session lasts. Raises SessionLostError."""
         while True:
             changed = asyncio.Event()
-            self.controller, is_own = await self._look(changed)
+            controller, is_own = await self._look(changed)
             try:
-                if self.controller < 0:
+                if controller < 0:
                     await self._stand()
                 elif is_own:
                     await self._lead()
@@ -334,9 +331,7 @@ class Term:
         """Read what there is, and give it to the machine."""
         await self._store.sync()
         brokers = await read_brokers(self._store, self._on_brokers)
-        self._topics = await read_topics(
-            self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics)
-        )
+        self._topics = await self._stored_topics()
         images = await read_states(self._store, list(self._topics.values()))
         out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
         self._others.know(brokers.endpoints)
@@ -382,8 +377,12 @@ class Term:
 
         self._put(event)
 
+    async def _stored_topics(self) -> dict[str, StoredTopic]:
+        """All topics; a change of one of them, and a new one, is looked at."""
+        return await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics))
+
     async def _read_topics(self) -> None:
-        topics = await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics))
+        topics = await self._stored_topics()
         known = self._topics
         others = [topic for name, topic in topics.items() if known.get(name) != topic]
         gone = [topic for name, topic in known.items() if name not in topics or topics[name].topic_id != topic.topic_id]
@@ -432,7 +431,7 @@ class Term:
         else:
             self._put(lambda: machine.on_answer(self._controller, request, answer, self._clock()))
 
-    async def _send_picture(self, picture: UpdateMetadata, _: int) -> int:
+    async def _send_picture(self, picture: UpdateMetadata) -> int:
         error = await self._others.send_picture(picture)
         if error == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._end()
@@ -446,7 +445,7 @@ class Term:
         for name in read_deleted(names, data):
             await self._delete(name)
         if data and read_deleted([], data):
-            await self._store.set(paths.DELETE_TOPICS, delete_list([]), stat.version)
+            await self._store.set(paths.DELETE_TOPICS, to_json(version=1, topics=[]), stat.version)
 
     async def _delete(self, name: str) -> None:
         """Delete a topic everywhere. What a controller that ended has left of it is done again."""

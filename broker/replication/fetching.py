@@ -7,7 +7,6 @@ shaken, on the loop (`peers.py`).
 from __future__ import annotations
 
 import asyncio
-import os
 
 from penstock import log
 from penstock.broker import tasks
@@ -76,8 +75,7 @@ class Fetching:
                     await asyncio.sleep(wait_s)
                     wait_s = min(2 * wait_s, AGAIN_MOST_S)
                 else:
-                    self.threads.connect(leader, thread, os.dup(sock.fileno()))
-                    sock.close()
+                    self.threads.connect(leader, thread, sock.detach())
                     return
         finally:
             self._dialling.discard((leader, thread))

@@ -34,7 +34,7 @@ from penstock.broker.context import Endpoint
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
-from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.peers import Peers
 from penstock.broker.replication.replicas import Replicas
@@ -56,8 +56,8 @@ class Cluster:
     """The membership of one broker; `join` once, `leave` once.
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
-    clean: the log folders have all that they had when the last controller noted this broker. noted: called before the first
-    role is taken, to say in the folders that a crash from here on is no power cut.
+    clean: the log folders have all that they had when the last controller noted this broker. noted: called once roles were
+    taken and all logs are open, to say in the folders that a crash from here on is no power cut.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Cluster:
         await self._peers.stop()
 
     @property
-    def is_controller(self) -> bool:
-        """Whether this broker is the controller now."""
-        return self._controllership is not None and self._controllership.term is not None
+    def _term(self) -> Term | None:
+        """While this broker is the controller."""
+        return None if self._controllership is None else self._controllership.term
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
@@ -132,7 +132,7 @@ class Cluster:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                if self.is_controller:
+                if self._term is not None:
                     _, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
                 else:
                     asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
@@ -256,10 +256,9 @@ class Cluster:
 
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
-        term = None if self._controllership is None else self._controllership.term
-        if term is None:
+        if self._term is None:
             return int(ErrorCode.NOT_CONTROLLER), []
-        return int(ErrorCode.NONE), await term.move_leaders(broker)
+        return int(ErrorCode.NONE), await self._term.move_leaders(broker)
 
     # What this broker sends, to itself too
 
@@ -298,11 +297,10 @@ class Cluster:
         return (await requests.propose(self._peers, controller, [ask], {topic.name: topic.topic_id}))[0]
 
     async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        term = None if self._controllership is None else self._controllership.term
-        if term is None:
+        if self._term is None:
             return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
         try:
-            return await term.alter(ask)
+            return await self._term.alter(ask)
         except ConnectionError:
             return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
 
@@ -314,9 +312,8 @@ class Cluster:
 
     async def _configs_changed(self, name: str, configs: dict[str, str]) -> None:
         self._topics.configs_read(name, configs)
-        term = None if self._controllership is None else self._controllership.term
-        if term is not None:
-            term.configs_changed()
+        if self._term is not None:
+            self._term.configs_changed()
 
 
 async def _until_lost(store: ZooKeeperStore, over: asyncio.Event) -> None:

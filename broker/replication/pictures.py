@@ -12,15 +12,21 @@ from dataclasses import dataclass, field, replace
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.cluster.controller import Controller
-from penstock.broker.cluster.messages import BrokerEndpoint, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
+from penstock.broker.cluster.messages import (
+    BEING_DELETED,
+    BrokerEndpoint,
+    LiveBroker,
+    Partition,
+    PartitionMetadata,
+    UpdateMetadata,
+)
 from penstock.broker.context import Endpoint
 from penstock.errors import ErrorCode
 
 PARTITIONS_AT_A_TIME = 2_500  # no piece may hold the loop of the one that gets it
-DELETED = -2  # as the leader of a partition whose topic is being deleted
 
-Send = Callable[[UpdateMetadata, int], Awaitable[int]]
-"""Sends a picture to a broker; answers its error code. Raises OSError."""
+Send = Callable[[UpdateMetadata], Awaitable[int]]
+"""Sends a picture to the broker that it is for; answers its error code. Raises OSError."""
 
 _log = log.get(__name__)
 
@@ -78,7 +84,7 @@ class Pictures:
                 some = [viewer.pending.pop() for _ in range(min(len(viewer.pending), PARTITIONS_AT_A_TIME))]
                 viewer.brokers_pending = False
                 try:
-                    error = await self._send(self._picture(broker, viewer, some), broker)
+                    error = await self._send(self._picture(broker, viewer, some))
                 except OSError as failure:
                     error = ErrorCode.NETWORK_EXCEPTION
                     _log.debug("broker %d can't be told of %d partitions: %s", broker, len(some), failure)
@@ -96,7 +102,7 @@ class Pictures:
             image = controller.partitions.get(partition)
             if image is None or image.state.partition_epoch < 0:
                 continue
-            state = replace(image.state, leader=DELETED) if partition in controller.deleting else image.state
+            state = replace(image.state, leader=BEING_DELETED) if partition in controller.deleting else image.state
             offline = tuple(one for one in image.replicas if one not in controller.registrations)
             shown.append(PartitionMetadata(partition, image.topic_id, image.replicas, state, offline))
         brokers = tuple(

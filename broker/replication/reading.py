@@ -6,7 +6,6 @@ Reads are sent together; the store carries them out in order. Each watch is set 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -174,8 +173,3 @@ def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
 def controller_of(data: bytes) -> int:
     """The broker that `/controller` names. Raises BadValueError."""
     return Fields.read(paths.CONTROLLER, data).number("brokerid", 0, (1 << 31) - 1)
-
-
-def delete_list(topics: Sequence[str]) -> bytes:
-    """Document B's list of topics to be deleted."""
-    return json.dumps({"version": 1, "topics": list(topics)}, separators=(",", ":")).encode()

@@ -8,22 +8,20 @@ from the store: when a topic is seen for the first time, and when a node below `
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock import log
-from penstock.broker.cluster.messages import LiveBroker, PartitionMetadata, UpdateMetadata
+from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
-from penstock.broker.replication.pictures import DELETED
 from penstock.broker.store.base import (
     Create,
     NodeExistsError,
     NoNodeError,
-    Operation,
-    Set,
     paths,
+    putting,
 )
 from penstock.broker.store.values import Fields
 from penstock.broker.topic import PartitionState, Topic
@@ -67,7 +65,7 @@ class ClusterTopics(Topics):
 
     async def prepare(self, picture: UpdateMetadata) -> dict[str, Prepared]:
         """What the store says of topics that are new in a picture, or have grown. Raises StoreError."""
-        seen = {name: list(some) for name, some in itertools.groupby(sorted(picture.partitions, key=_key), key=_name)}
+        seen = _by_name(picture)
         new = [name for name, some in seen.items() if not self._is_known(name, some[0].topic_id) or self._has_grown(name, some)]
         read = await asyncio.gather(*map(self._prepare, new))
         return {name: prepared for name, prepared in zip(new, read, strict=True) if prepared is not None}
@@ -86,9 +84,8 @@ class ClusterTopics(Topics):
 
     def take(self, picture: UpdateMetadata, prepared: Mapping[str, Prepared]) -> None:
         """Show what the controller tells, with what `prepare` has read for it."""
-        by_name = {name: list(some) for name, some in itertools.groupby(sorted(picture.partitions, key=_key), key=_name)}
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
-        for name, some in by_name.items():
+        for name, some in _by_name(picture).items():
             self._show(name, some, prepared.get(name))
         self.version += 1
         self._shown.set()
@@ -105,7 +102,7 @@ class ClusterTopics(Topics):
         if topic is not None and topic.topic_id != first.topic_id:
             self.hide(topic)  # Deleted and made again since the last picture.
             topic = None
-        if first.state.leader == DELETED:
+        if first.state.leader == BEING_DELETED:
             if topic is not None:
                 self.hide(topic)
             return
@@ -162,9 +159,9 @@ class ClusterTopics(Topics):
         placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id)
         states = [PartitionState(index, -1, 0, list(replicas), []) for index, replicas in enumerate(placed)]
         topic = Topic(name, topic_id, states, dict(configs))
-        config = await self._put(paths.topic_config(name), config_json(configs))
         try:
             async with stored(name):
+                config = await putting(self._store, paths.topic_config(name), config_json(configs))
                 # The topic's node comes last: what has none isn't there.
                 await self._store.multi([config, Create(paths.topic(name), topic_json(topic))])
         except KafkaError as error:
@@ -207,7 +204,7 @@ class ClusterTopics(Topics):
             self.check_is_there(topic)
             check_topic_configs(self._config, configs)
             async with stored(name):
-                config = await self._put(paths.topic_config(name), config_json(configs))
+                config = await putting(self._store, paths.topic_config(name), config_json(configs))
                 told = to_json(version=2, entity_path=f"topics/{name}")
                 await self._store.multi([config, Create(CONFIG_CHANGE, told, sequence=True)])
         await self.logs.swapped(self.configs_read(name, dict(configs)))
@@ -253,15 +250,10 @@ class ClusterTopics(Topics):
         self.version += 1
         self.given_up()
 
-    async def _put(self, path: str, content: bytes) -> Operation:
-        """The change that makes this a node's content, whether it is there or not. Raises KafkaError."""
-        async with stored(path):
-            there = await self._store.exists(path) is not None
-        return Set(path, content) if there else Create(path, content, parents=True)
 
-
-def _key(one: PartitionMetadata) -> tuple[str, int]:
-    return one.partition
-
-
-_name: Callable[[PartitionMetadata], str] = lambda one: one.partition[0]  # noqa: E731 - the key of `_key` without its number
+def _by_name(picture: UpdateMetadata) -> dict[str, list[PartitionMetadata]]:
+    """The partitions of a picture by topic, in their order."""
+    found: dict[str, list[PartitionMetadata]] = {}
+    for one in sorted(picture.partitions, key=attrgetter("partition")):
+        found.setdefault(one.partition[0], []).append(one)
+    return found

@@ -226,6 +226,12 @@ class Store(Protocol):
         ...
 
 
+async def putting(store: Store, path: str, data: bytes) -> Operation:
+    """The change that makes this a node's content, whether the node is there or not."""
+    there = await store.exists(path) is not None
+    return Set(path, data) if there else Create(path, data, parents=True)
+
+
 def size_of(operation: Operation) -> int:
     """About how many bytes an operation takes in a multi."""
     return 64 + len(operation.path.encode()) + len(getattr(operation, "data", b""))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock import log
 from penstock.broker.logs.logdirs import Key
-from penstock.broker.store.base import Create, Operation, Set, Store, StoreError, paths
+from penstock.broker.store.base import Operation, Store, StoreError, paths, putting
 from penstock.broker.store.values import Fields
 from penstock.broker.topics.nodes import to_json
 
@@ -33,12 +33,7 @@ class Marks:
 
     async def making_node(self) -> Operation:
         """The change of the store that says which logs are to be made."""
-        return await self._put(paths.MAKING, to_json(version=1, topics=self.making))
-
-    async def _put(self, path: str, content: bytes) -> Operation:
-        """The change that makes this a node's content, whether it is there or not."""
-        there = await self._store.exists(path) is not None
-        return Set(path, content) if there else Create(path, content, parents=True)
+        return await putting(self._store, paths.MAKING, to_json(version=1, topics=self.making))
 
     async def made(self, name: str) -> None:
         """Take the mark back. If the store refuses that now, the next creation does it, or the next start finds the logs."""
@@ -66,7 +61,7 @@ class Marks:
 
     async def log_dirs_node(self, log_dirs: Mapping[str, str]) -> Operation:
         """The change of the store that says which log folders there are."""
-        return await self._put(paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs)))
+        return await putting(self._store, paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs)))
 
     async def mark_deleted(self, name: str) -> None:
         """Store that the deletion of a topic has begun. Raises StoreError."""
