@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pyx.log.checkpoint import (
+    HIGH_WATERMARKS,
     KAFKAS,
     Offsets,
     format_checkpoint,
@@ -30,7 +31,16 @@ KNOWN = st.builds(
     OFFSETS,
 )
 SUM = st.one_of(st.just("-"), st.integers(0, (1 << 32) - 1).map("{:08x}".format))
-FILES = st.tuples(st.dictionaries(KEYS, KNOWN, max_size=5), st.fixed_dictionaries(dict.fromkeys(KAFKAS, st.tuples(SUM, SUM))))
+NOT_THERE = "-", "-"
+SUMS = st.tuples(SUM, SUM)
+# The file of high watermarks is named only where it is, or was.
+FILES = st.tuples(
+    st.dictionaries(KEYS, KNOWN, max_size=5),
+    st.fixed_dictionaries(
+        {name: SUMS for name in KAFKAS if name != HIGH_WATERMARKS},
+        optional={HIGH_WATERMARKS: SUMS.filter(lambda sums: sums != NOT_THERE)},
+    ),
+)
 
 
 def written(offsets: dict[tuple[str, int], Offsets], sums: dict[str, tuple[str, str]]) -> bytes:
@@ -40,6 +50,15 @@ def written(offsets: dict[tuple[str, int], Offsets], sums: dict[str, tuple[str, 
 @given(FILES)
 def test_what_is_written_is_read(file: tuple[dict[tuple[str, int], Offsets], dict[str, tuple[str, str]]]) -> None:
     assert parse_offsets(written(*file)) == file
+
+
+@given(FILES)
+def test_high_watermarks_that_are_not_there_are_not_named(
+    file: tuple[dict[tuple[str, int], Offsets], dict[str, tuple[str, str]]],
+) -> None:
+    offsets, sums = file
+    sums.pop(HIGH_WATERMARKS, None)
+    assert written(offsets, {**sums, HIGH_WATERMARKS: NOT_THERE}) == written(offsets, sums)
 
 
 @given(FILES, st.data())
