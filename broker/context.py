@@ -6,21 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock import log
 from penstock.broker import lasttime
 from penstock.broker.clock import AgeClock
-from penstock.broker.cluster.messages import (
-    AlterPartition,
-    AlterPartitionAnswer,
-    LeaderAndIsrAnswer,
-    LeaderAndIsrRequest,
-    Partition,
-    StopReplica,
-    StopReplicaAnswer,
-    UpdateMetadata,
-)
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.entities import Entities, Entity
 from penstock.broker.configs.features import Features
@@ -38,6 +28,18 @@ from penstock.broker.topics.changes import Topics
 from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager
+
+if TYPE_CHECKING:  # One node loads nothing of what a cluster needs.
+    from penstock.broker.cluster.messages import (
+        AlterPartition,
+        AlterPartitionAnswer,
+        LeaderAndIsrAnswer,
+        LeaderAndIsrRequest,
+        Partition,
+        StopReplica,
+        StopReplicaAnswer,
+        UpdateMetadata,
+    )
 
 _log = log.get(__name__)
 

@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock import log
@@ -188,11 +189,13 @@ class Answers(Protocol):
         ...
 
 
-def registry() -> dict[int, Handler]:
-    """Every handler file of `penstock.broker.api`, by api key. Raises ValueError for two of one key."""
+def registry(package: ModuleType = api) -> dict[int, Handler]:
+    """Every handler file of `penstock.broker.api`, or of another folder, by api key. Raises ValueError for two of one key."""
     found: dict[int, Handler] = {}
-    for info in pkgutil.iter_modules(api.__path__):
-        module = importlib.import_module(f"{api.__name__}.{info.name}")
+    for info in pkgutil.iter_modules(package.__path__):
+        if info.ispkg:
+            continue
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
         handler = Handler(module.KEY, module.VERSIONS, module.handle, info.name, getattr(module, "read", None))
         if handler.key in found:
             raise ValueError(f"api key {handler.key} is in {found[handler.key].name} and {handler.name}")
@@ -205,6 +208,13 @@ def registry() -> dict[int, Handler]:
 
 
 HANDLERS: dict[int, Handler] = {}
+
+
+def serve_brokers() -> None:
+    """Load the handlers of what brokers ask each other, which one node has no use for."""
+    from penstock.broker.api import brokers
+
+    HANDLERS.update(registry(brokers))
 
 
 def advertised(context: Context, listener: str) -> list[ApiVersionsResponse.ApiVersion]:
@@ -244,7 +254,7 @@ class Dispatch:
         self._huge = asyncio.Semaphore(1)
         self._held_bytes = 0
         self.failed = 0
-        if not HANDLERS:
+        if API_VERSIONS not in HANDLERS:
             HANDLERS.update(registry())
 
     def take(self, requests: list[Request]) -> None:

@@ -30,7 +30,7 @@ from penstock.broker.configs.brokerconfig import BrokerConfig, http_address
 from penstock.broker.configs.flushes import Flushes
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.coordinators import Coordinators
-from penstock.broker.dispatch import Dispatch
+from penstock.broker.dispatch import Dispatch, serve_brokers
 from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, between_brokers, bind, refused
@@ -255,6 +255,7 @@ class Server:
             return None
         from penstock.broker.replication.joining import Joining
 
+        serve_brokers()
         joining = Joining(self.node_id, self.config)
         self._undo.append(joining.store.close)
         await joining.begin(first)

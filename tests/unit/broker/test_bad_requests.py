@@ -51,7 +51,7 @@ def frames(key: int) -> Iterator[bytes]:
 
 
 # What brokers ask of each other a single node doesn't know: `test_between_brokers.py`.
-SERVED = sorted(key for key, handler in registry().items() if not handler.is_between_brokers)
+SERVED = sorted(registry())
 
 
 @pytest.mark.parametrize("key", SERVED, ids=lambda key: registry()[key].name)

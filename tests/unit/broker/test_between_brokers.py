@@ -33,7 +33,7 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Context
-from penstock.broker.dispatch import HUGE_BYTES, Dispatch
+from penstock.broker.dispatch import HUGE_BYTES, Dispatch, serve_brokers
 from penstock.broker.patience import Patience
 from penstock.broker.replication import requests, wire
 from penstock.broker.replication.peers import Peers
@@ -119,6 +119,7 @@ async def running(member: Member | None, *names: str, between_brokers: str | Non
     context = SimpleNamespace(
         features=Features(), patience=Patience(), cluster=member, between_brokers=between_brokers, cluster_id="c", node_id=2
     )
+    serve_brokers()
     rim = Dispatch(cast(Context, context), plane)
     loop = asyncio.get_running_loop()
     loop.add_reader(plane.request_fd, lambda: rim.take(plane.take_requests()))

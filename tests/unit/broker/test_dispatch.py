@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker import dispatch, turns
+from penstock.broker.api import brokers
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Patience
@@ -130,7 +131,8 @@ def test_api_versions_tells_exactly_what_is_registered(version: int) -> None:
     correlation_id, response = decode_response(ApiVersionsResponse, answers.answered[1], version)
     assert correlation_id == 7 and response.error_code == 0
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
-    assert told == {key: handler.versions for key, handler in dispatch.registry().items() if key not in BETWEEN_BROKERS}
+    assert told == {key: handler.versions for key, handler in dispatch.registry().items()}
+    assert {key: handler.versions for key, handler in dispatch.registry(brokers).items()} == BETWEEN_BROKERS
     assert told[0] == (0, 13) and told[1] == (0, 18) and told[3] == (0, 13) and told[18] == (0, 5)
 
 
@@ -181,7 +183,7 @@ def test_an_answer_says_when_its_service_began_and_what_of_it_was_work(monkeypat
 
 
 def test_every_advertised_version_has_a_wire_table() -> None:
-    for key, handler in dispatch.registry().items():
+    for key, handler in (dispatch.registry() | dispatch.registry(brokers)).items():
         assert REQUESTS[key].MIN_VERSION <= handler.versions[0] <= handler.versions[1] <= REQUESTS[key].MAX_VERSION
 
 
