@@ -205,6 +205,12 @@ SEED ?=
 faults: ext
 	PYTHONPATH=tests $(BIN)/python -m support.admin_run --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
+# A cluster's machines against a simulated ZooKeeper, network and disks, by seeds. `PENSTOCK_SIM_SEED=1234` plays one alone.
+SEEDS ?= 100000
+.PHONY: simulate
+simulate: ext
+	PENSTOCK_SIM_RUNS=$(SEEDS) $(BIN)/pytest -q -n 2 --timeout 36000 tests/sim/test_cluster_sim.py
+
 # Mirror and dedupe, then the load, killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
 .PHONY: failpoints failpoints-stages failpoints-load
 failpoints: failpoints-stages failpoints-load

@@ -47,6 +47,7 @@ class Part(NamedTuple):
 
 PARTS = {
     "faults": Part("an hour"),
+    "simulate": Part("an hour and a half"),
     "failpoints-stages": Part("half an hour"),
     "failpoints-load": Part("a quarter of an hour"),
     "powercuts": Part("half an hour", root=True),
