@@ -2,8 +2,6 @@
 
 Random runs miss most of these: the shortest history that shows a broken rule has up to 30 steps in an order of its own. Mutants
 are made here, by a patch; the product has no switch. `cluster_laws.py` has the invariants.
-
-Unless a history says otherwise: broker 0 leads, all replicas are in sync, the last broker is the controller.
 """
 
 from __future__ import annotations
@@ -13,94 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from sim.calm_world import CalmWorld, P
 from sim.cluster_laws import Violation
 from sim.cluster_log import Batch, Range, ReplicaLog
 from sim.cluster_world import ANYBODY, ClusterWorld
 
 from penstock.broker.cluster import acks, controller, elections, follower, leader, registration
-from penstock.broker.cluster.leader import LONG_AGO
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr
 from penstock.broker.cluster.messages import AlterPartition, Fetched
 from penstock.errors import ErrorCode
 
 Patch = pytest.MonkeyPatch
-P = ("topic", 0)
-LAST = -1
 
 
-class World(ClusterWorld):
-    """A cluster without chance."""
-
-    def __init__(self, *, brokers: int = 3, min_isr: int = 2, head: int = LAST) -> None:
-        head = head % brokers
-        order = (head, *(number for number in range(brokers) if number != head))
-        super().__init__(0, calm=True, brokers=brokers, min_isr=min_isr, order=order)
-        self.wish(leader=0)
-        assert self.state.leader == 0 and len(self.state.isr) == brokers, self.state
-        assert self.brokers[head].controller is not None
-
-    @property
-    def state(self) -> LeaderAndIsr:
-        """What the store has."""
-        return self.laws.truths[P].state
-
-    def log(self, broker: int) -> list[Batch]:
-        """A replica's log."""
-        return self.brokers[broker].logs[P].batches
-
-    def die(self, broker: int) -> None:
-        """Killed, and the session has expired."""
-        self.kill(broker)
-        self.end_session(broker)
-
-    def end_session(self, broker: int) -> None:
-        """The session has expired; by then the last fetch is too old for the leader to propose this broker."""
-        lead = self.brokers[self.state.leader].roles.replicas[P].leader
-        if lead is not None and broker != self.state.leader:
-            lead.marks[broker].fetched_ms = LONG_AGO
-        self.expire(broker)
-        self.settle()
-
-    def back(self, broker: int) -> None:
-        """Started again."""
-        self.start(broker)
-        self.settle()
-
-    def bounce(self, broker: int) -> None:
-        """Killed and started."""
-        self.kill(broker)
-        self.back(broker)
-
-    def lose_power(self, broker: int) -> None:
-        """Everything in the log is lost; the session has expired, and the broker is back."""
-        self.power_cut(broker, keep=0)
-        self.end_session(broker)
-        self.back(broker)
-
-    def lag(self, member: int) -> None:
-        """A member hasn't been caught up for longer than it may: the leader looks, and proposes an ISR without it."""
-        lead = self.brokers[self.state.leader].roles.replicas[P].leader
-        assert lead is not None
-        lead.marks[member].caught_up_ms = lead.marks[member].fetched_ms = LONG_AGO
-        self.advance(1)
-
-    def keep_out(self, broker: int) -> None:
-        """A replica that fetches no more, and has left the ISR."""
-        self.hold("fetch", self.state.leader, broker)
-        self.lag(broker)
-        assert broker not in self.state.isr
-
-    def check_leader(self, broker: int) -> None:
-        """I12: who has everything leads."""
-        if self.state.leader != broker:
-            raise Violation(f"I12: {broker} should lead: {self.state}")
-
-    def append(self, broker: int) -> None:
-        """A record with acks=1."""
-        assert self.produce(broker, acks_wanted=1)
-
-
-def leave_entrant_without_records(world: World) -> None:
+def leave_entrant_without_records(world: CalmWorld) -> None:
     """The store has 2 in the ISR; the answer and the new state are on their way to the leader; 2 gets no records."""
     world.die(2)
     world.hold("altered", 0)
@@ -116,7 +40,7 @@ def count_isr_alone(patch: Patch) -> None:
 
 def entrant_is_elected() -> None:
     """An entrant is in the store's ISR before its leader knows."""
-    world = World(head=1)
+    world = CalmWorld(head=1)
     leave_entrant_without_records(world)
     assert world.produce(0)
 
@@ -130,7 +54,7 @@ def shrink_early(patch: Patch) -> None:
 
 def removal_is_under_way() -> None:
     """A member's removal is proposed and not written."""
-    world = World()
+    world = CalmWorld()
     world.hold("alter", 2)
     world.hold("fetched", 1)
     world.lag(1)
@@ -143,7 +67,7 @@ def move_below_min(patch: Patch) -> None:
 
 def leader_is_alone() -> None:
     """The ISR is the leader; whoever left last is in the ELR."""
-    world = World(head=0)
+    world = CalmWorld(head=0)
     world.die(2)
     world.die(1)
     assert world.state.elr == (1,)
@@ -156,7 +80,7 @@ def keep_unclean(patch: Patch) -> None:
 
 def member_loses_power() -> None:
     """A member loses power while the ISR is small."""
-    world = World()
+    world = CalmWorld()
     world.die(1)
     assert world.produce(0)
     world.lose_power(2)
@@ -175,7 +99,7 @@ def mark_diverging(patch: Patch) -> None:
 
 def expelled_leader_has_own_record() -> None:
     """An expelled leader has a record that nobody fetched; its successor has another one at that offset."""
-    world = World()
+    world = CalmWorld()
     world.hold("bytes", 0)
     world.append(0)
     world.hold("store", 0)
@@ -194,7 +118,7 @@ def append_anything(patch: Patch) -> None:
 
 def old_answer_arrives() -> None:
     """Broker 1 has followed 0, then 2, whose log is another one as far; then the next answer of 0 arrives."""
-    world = World()
+    world = CalmWorld()
     world.wish(leader=2)
     world.hold("bytes", 2)
     world.append(2)
@@ -219,7 +143,7 @@ def enter_at_high_watermark(patch: Patch) -> None:
 
 def new_leader_is_behind() -> None:
     """A new leader's high watermark is a fetch behind; a replica without records is as far as that."""
-    world = World(brokers=4)
+    world = CalmWorld(brokers=4)
     world.die(2)
     world.hold("fetched", 1)
     assert world.produce(0)
@@ -242,7 +166,7 @@ def free_by_version(patch: Patch) -> None:
 
 def answer_is_lost() -> None:
     """A proposal is written, its answer lost; the repetition is answered INVALID_UPDATE_VERSION."""
-    world = World(head=1)
+    world = CalmWorld(head=1)
     leave_entrant_without_records(world)
     world.drop("altered", 0)
     world.advance(leader.REPEAT_MS)
@@ -261,7 +185,7 @@ def first_copy_is_late() -> None:
     """The first copy of a proposal is on its way; the repetition is refused by a controller whose picture of the brokers lags,
     and knows the entrant when the first copy arrives.
     """
-    world = World(head=1)
+    world = CalmWorld(head=1)
     world.die(2)
     world.hold("alter", 1)
     world.back(2)
@@ -308,7 +232,7 @@ def keep_min_beside_state(patch: Patch) -> None:
 
 def min_isr_is_raised() -> None:
     """min.insync.replicas is raised; the leader has heard nothing of it but what an answer to its proposal says."""
-    world = World(min_isr=1)
+    world = CalmWorld(min_isr=1)
     world.keep_out(2)
     world.hold("roles", 0)
     world.wish(min_isr=2)
@@ -335,7 +259,7 @@ def forget_replicas(patch: Patch) -> None:
 
 def recovery_meets_a_better_log() -> None:
     """Broker 2 left the ISR whole. The others then lost power, and with it everything."""
-    world = World()
+    world = CalmWorld()
     assert world.produce(0)
     world.die(2)
     for one in (0, 1):
@@ -356,7 +280,7 @@ def count_any_incarnation(patch: Patch) -> None:
 
 def member_is_another_incarnation() -> None:
     """A member lost power, and the store took it out. Its leader doesn't know when the new incarnation fetches."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     world.hold("roles", 0)
     world.lose_power(1)
@@ -381,7 +305,7 @@ def take_out_again(patch: Patch) -> None:
 
 def controller_changes_after_recovery() -> None:
     """A broker lost power, was taken out, and has caught up. Then there is another controller; then the leader loses power."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     world.lose_power(1)
     assert world.state.isr == (0, 1)
@@ -399,7 +323,7 @@ def write_unchecked(patch: Patch) -> None:
 
 def old_controller_writes() -> None:
     """A controller was replaced and hasn't noticed."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     world.hold("store", 2)
     world.expel(2)
@@ -421,7 +345,7 @@ def register_clean(patch: Patch) -> None:
 
 def session_ends_before_a_look() -> None:
     """A broker lost power and is back. Its session ends before a controller has looked."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     assert world.produce(0)
     world.hold("store", 2)
@@ -445,7 +369,7 @@ def restart_clean(patch: Patch) -> None:
 
 def process_ends_before_a_look() -> None:
     """A broker lost power and is back. It is killed before a controller has looked, and is back again."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     assert world.produce(0)
     world.hold("store", 2)
@@ -469,7 +393,7 @@ def write_in_place(patch: Patch) -> None:
 
 def bytes_are_read_late() -> None:
     """Broker 0 sends a range to 2. Before its bytes are read, broker 0 cuts its log and takes over that of broker 1."""
-    world = World(min_isr=1)
+    world = CalmWorld(min_isr=1)
     for one in (0, 1):
         world.hold("fetch", one, 1 - one)
     world.hold("bytes", 0, 1)
@@ -510,7 +434,7 @@ def elect_no_elr(patch: Patch) -> None:
 
 def last_member_is_gone() -> None:
     """The ISR's last member is gone for good; who left before it, below min.insync.replicas, has everything."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     assert world.produce(0)
     world.die(1)
@@ -527,7 +451,7 @@ def ignore_broker_epochs(patch: Patch) -> None:
 
 def old_fetch_arrives() -> None:
     """A broker lost power. A fetch from before arrives after its new registration was dealt with."""
-    world = World()
+    world = CalmWorld()
     world.keep_out(2)
     assert world.produce(0)
     world.hold("fetch", 0, 1)
@@ -551,7 +475,7 @@ def fit_by_offset(patch: Patch) -> None:
 
 def fetch_is_answered_twice() -> None:
     """A fetch was sent twice and is answered "cut" twice. Between the answers the log was cut, and has grown as far again."""
-    world = World()
+    world = CalmWorld()
     world.hold("bytes", 0)
     world.append(0)
     world.hold("store", 0)
@@ -589,7 +513,7 @@ def answer_whoever_leads(patch: Patch) -> None:
 
 def lead_is_lost_and_regained() -> None:
     """A produce waits; its leader is replaced, its record cut, and then it leads again."""
-    world = World()
+    world = CalmWorld()
     world.hold("bytes", 0)
     token = world.produce(0)
     world.hold("store", 0)
@@ -621,7 +545,7 @@ def keep_epoch(patch: Patch) -> None:
 
 def leader_dies() -> None:
     """The leader dies, and is back."""
-    world = World()
+    world = CalmWorld()
     world.die(0)
     world.back(0)
     world.check_whole()
@@ -640,7 +564,7 @@ def drop_last_seat(patch: Patch) -> None:
 
 def everybody_loses_power() -> None:
     """All lose power, one after the other."""
-    world = World()
+    world = CalmWorld()
     assert world.produce(0)
     for one in (0, 1, 2):
         world.power_cut(one, keep=0)
@@ -656,7 +580,7 @@ def never_repeat(patch: Patch) -> None:
 
 def proposal_is_lost() -> None:
     """The connection on which a proposal was sent is lost with it."""
-    world = World(head=1)
+    world = CalmWorld(head=1)
     world.die(2)
     world.hold("alter", 1)
     world.back(2)
@@ -667,7 +591,7 @@ def proposal_is_lost() -> None:
 
 def leader_is_alone_and_nobody_else_may_lead() -> None:
     """The ISR is the leader, and the ELR is empty."""
-    world = World(head=0)
+    world = CalmWorld(head=0)
     world.die(2)
     world.hold("fetch", 0, 1)
     world.lose_power(1)
