@@ -21,10 +21,12 @@ WAIT_S = 60.0
 
 
 class ClusterProcesses:
-    """Brokers 1 to n; `brokers[id]`."""
+    """Brokers 1 to n; `brokers[id]`. They are around one ZooKeeper, or around an ensemble."""
 
-    def __init__(self, server: ZooKeeper, folder: Path, count: int = 3, properties: Mapping[str, object] | None = None) -> None:
-        self.servers = ZooKeeperHome(server.address).servers
+    def __init__(
+        self, *servers: ZooKeeper, folder: Path, count: int = 3, properties: Mapping[str, object] | None = None
+    ) -> None:
+        self.servers = ZooKeeperHome(",".join(server.address for server in servers)).servers
         self.brokers: dict[int, BrokerProcess] = {}
         for number, port in enumerate(free_ports(count), 1):
             arguments = ("--zookeeper", self.servers, "--id", str(number))
@@ -112,7 +114,8 @@ class ClusterProcesses:
 @contextlib.contextmanager
 def cluster(server: ZooKeeper, folder: Path, count: int = 3, **properties: object) -> Iterator[ClusterProcesses]:
     """A running cluster."""
-    made = ClusterProcesses(server, folder, count, {key.replace("_", "."): value for key, value in properties.items()})
+    given = {key.replace("_", "."): value for key, value in properties.items()}
+    made = ClusterProcesses(server, folder=folder, count=count, properties=given)
     try:
         yield made.start()
     finally:
