@@ -23,6 +23,7 @@ from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.patience import Patience
+from penstock.broker.replication.commits import Commits
 from penstock.broker.store.base import BadValueError, Store
 from penstock.broker.topics.changes import Topics
 from penstock.broker.turns import Turns
@@ -148,12 +149,14 @@ class Context:
     between_brokers: str | None = None
     # Read by `load`.
     entities: Entities = field(init=False)
+    commits: Commits = field(init=False)
     coordinators: Coordinators = field(init=False)
     ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.entities = Entities(self.store)
         self.ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
+        self.commits = Commits(self.log_manager)
         self.coordinators = Coordinators(self)
 
     @property

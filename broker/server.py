@@ -196,6 +196,8 @@ class Server:
             dirs=dirs,
             between_brokers=between_brokers(self.config, [one.name for one in self._listeners]),
         )
+        context.commits.start()
+        self._undo.append(context.commits.stop)
         restoring: Restoring | None = None
         if joining is None:
             assert isinstance(store, EmbeddedStore)

@@ -40,6 +40,7 @@ cdef struct Append:
     int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
     int64_t* work_left                 # what validating may cost (validator.pxd); what it did is taken off
     bint acks_all                      # it is refused while too few replicas are in sync
+    int32_t led_since                  # it is refused unless this broker has led since that epoch; NO_EPOCH: any
     Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
 
@@ -52,8 +53,8 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 # fails for all that were in it, and NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS and KAFKA_STORAGE_ERROR go for all
 # parts that follow. Fills their `done`; its errors are those of validate_records, of producer_data (an old
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
-#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, is being cut, another broker leads it, it isn't what a
-#                            follower's fetch named, or a segment has to be proved first
+#   NOT_LEADER_OR_FOLLOWER   the partition was stopped, is being cut, another broker leads it, or has led it since
+#                            `led_since`, it isn't what a follower's fetch named, or a segment has to be proved first
 #   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`
 #   KAFKA_STORAGE_ERROR      the disk failed or is full
 #   INVALID_TXN_STATE        also for a client's batch that would begin a transaction in the partition

@@ -29,7 +29,7 @@ from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.log.recovery cimport replay_batch
-from penstock.pyx.log.role cimport ROLE_LEADER
+from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER
 from penstock.pyx.log.room cimport room_is_ahead
 from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
@@ -303,7 +303,7 @@ cdef int16_t _gather(
     if part.origin == REPLICA:
         if part.ask != NULL and not ask_fits(p, part.ask):
             return NOT_LEADER_OR_FOLLOWER
-    elif p.role != ROLE_LEADER:
+    elif p.role != ROLE_LEADER or (part.led_since != NO_EPOCH and p.leads_since > part.led_since):
         return NOT_LEADER_OR_FOLLOWER
     if part.acks_all and p.isr_n < p.enough:
         return NOT_ENOUGH_REPLICAS

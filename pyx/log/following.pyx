@@ -15,7 +15,7 @@ from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, is_offline, last_batch_epoch, log_of, move_log_start, raise_high_watermark, tell_doubt,
 )
-from penstock.pyx.log.role cimport ROLE_FOLLOWER
+from penstock.pyx.log.role cimport NO_EPOCH, ROLE_FOLLOWER
 from penstock.pyx.log.truncation cimport (
     CUT_ENDED, TAKE_DONE, TAKE_NOTHING, TAKE_REFUSED, TAKE_STALE, Truncation, amend_holes, truncation_close,
     truncation_open, truncation_plan, truncation_plan_whole, truncation_step, truncation_take,
@@ -157,6 +157,7 @@ cdef FollowResult _append(PartitionLog* p, const FollowerAsk* ask, uint8_t* reco
     part.origin = REPLICA
     part.ask = ask
     part.acks_all = False
+    part.led_since = NO_EPOCH
     part.may_inflate = &may_inflate
     part.work_left = &work_left
     part.checked = NULL

@@ -24,6 +24,8 @@ class Appended(NamedTuple):
     base_offset: int
     log_append_time_ms: int  # -1 unless LogAppendTime
     log_start: int
+    needed: int  # once the high watermark is there, all replicas that count have the records
+    waits: bool  # of a coordinator's: it isn't there yet
 
 class Offsets(NamedTuple):
     log_start: int
@@ -89,11 +91,10 @@ class UpkeepResult(NamedTuple):
 class LogManager(ReplicaTable):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
 
-    def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
-        """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
-
-        leader_epoch >= 0: refuse with FENCED_LEADER_EPOCH if the partition is not at that epoch.
-        """
+    def append(self, topic: str, partition: int, records: bytes, led_since: int = -1) -> Appended:
+        """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError: also
+        NOT_ENOUGH_REPLICAS while fewer are in sync than min.insync.replicas says, and, with `led_since` >= 0,
+        NOT_LEADER_OR_FOLLOWER unless this broker has led since that leader epoch without a pause."""
 
     def append_marker(self, topic: str, partition: int, records: bytes) -> Appended:
         """Append a marker of transactions v2 (KIP-890): refused when a transaction of its own epoch is open.

@@ -33,7 +33,7 @@ from penstock.pyx.log.following cimport (
 )
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, raise_os
 from penstock.pyx.log.openfiles cimport close_files
-from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
+from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin, from_coordinator
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
     ISOLATION_LOG_END, Extent, logset_extents, logset_tallies, partition_epoch_end, partition_leader_epoch,
@@ -49,7 +49,7 @@ from penstock.pyx.log.read cimport (
     partition_read_cached, read_release,
 )
 from penstock.pyx.log.replicatable cimport ReplicaTable
-from penstock.pyx.log.role cimport ROLE_LEADER
+from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally, tally_sum, topic_tally_release
@@ -65,7 +65,7 @@ from penstock.pyx.record.batch cimport (
     DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, batch_parse, batch_parse_header,
 )
 
-Appended = namedtuple("Appended", "base_offset log_append_time_ms log_start")
+Appended = namedtuple("Appended", "base_offset log_append_time_ms log_start needed waits")
 Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")
 Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
@@ -204,22 +204,21 @@ cdef class LogManager(ReplicaTable):
                 raise_os(result, p.log.folder)
         return not p.stopped and not is_offline(p)
 
-    cdef object _append(self, str topic, int partition, bytes records, Origin origin, int leader_epoch):
+    cdef object _append(self, str topic, int partition, bytes records, Origin origin, int led_since):
         cdef LeaderEntry led = self.find(topic, partition)
         cdef Append one
         cdef Append* part = &one
         cdef int64_t may_inflate = INT64_MAX
         cdef int64_t work_left = INT64_MAX
         cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
-        if leader_epoch >= 0 and leader_epoch != self._epoch(led):
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
         one.n = n
         one.origin = origin
         one.ask = NULL
         one.may_inflate = &may_inflate
         one.work_left = &work_left
         one.checked = NULL
-        one.acks_all = False
+        one.acks_all = from_coordinator(origin)
+        one.led_since = led_since
         one.records = <uint8_t*>malloc(n if n > 0 else 1)
         if one.records == NULL:
             raise MemoryError
@@ -229,23 +228,26 @@ cdef class LogManager(ReplicaTable):
         free(one.records)
         if one.done.error != 0:
             raise KafkaError(one.done.error, f"append to {topic}-{partition}")
-        return Appended(one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset)
+        return Appended(
+            one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset, one.done.needed,
+            bool(one.done.waits),
+        )
 
-    def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
+    def append(self, str topic, int partition, bytes records, int led_since=NO_EPOCH):
         """Append as a coordinator; see logmanager.pyi."""
-        return self._append(topic, partition, records, COORDINATOR, leader_epoch)
+        return self._append(topic, partition, records, COORDINATOR, led_since)
 
     def append_marker(self, str topic, int partition, bytes records):
         """Append a marker of transactions v2; see logmanager.pyi."""
-        return self._append(topic, partition, records, MARKER, -1)
+        return self._append(topic, partition, records, MARKER, NO_EPOCH)
 
     def append_client(self, str topic, int partition, bytes records):
         """Append as a client; see logmanager.pyi."""
-        return self._append(topic, partition, records, CLIENT, -1)
+        return self._append(topic, partition, records, CLIENT, NO_EPOCH)
 
     def append_replica(self, str topic, int partition, bytes records):
         """Append a leader's bytes as they are; see logmanager.pyi."""
-        return self._append(topic, partition, records, REPLICA, -1)
+        return self._append(topic, partition, records, REPLICA, NO_EPOCH)
 
     def read(self, str topic, int partition, int64_t offset, int32_t max_bytes, int isolation=ISOLATION_LOG_END):
         """Whole raw batches; see logmanager.pyi."""

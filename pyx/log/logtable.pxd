@@ -40,6 +40,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
     cdef readonly int entrants_fd
+    cdef readonly int moved_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
     cdef readonly object damaged_segments      # those in which batches are missing or can't be read
     cdef int64_t walked                # atomic; bytes that openings have walked

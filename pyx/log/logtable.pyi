@@ -106,8 +106,13 @@ class LogTable(LogSetOwner):
 
     @property
     def entrants_fd(self) -> int:
-        """An eventfd that is readable when `ReplicaTable.take_entrants` has something. It belongs to this object: read it
-        (os.eventfd_read), never close it."""
+        """An eventfd that is readable until `ReplicaTable.take_entrants` has taken what there is. It belongs to this object:
+        never close it."""
+
+    @property
+    def moved_fd(self) -> int:
+        """An eventfd that is readable until `ReplicaTable.take_moved` has taken what there is. It belongs to this object: never
+        close it."""
 
     @property
     def news_fd(self) -> int:

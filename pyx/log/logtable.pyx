@@ -17,7 +17,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.linux.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.amendment import NAME as _AMENDMENT
 from penstock.pyx.log.amendment import finish_cut, read_amendment
@@ -38,7 +38,7 @@ from penstock.pyx.log.partition cimport (
 from penstock.pyx.log.partitionfolder import remove_folder, rename_folder
 from penstock.pyx.log.partitionlog cimport (
     Amendment, LogFolder, PartitionLog, amendment_clear, end_cleaning, folder_fail, folder_release,
-    folder_take_entrants, is_offline, keep_above_log_start, log_of, put_high_watermark,
+    is_offline, keep_above_log_start, log_of, mail_open, mail_take, put_high_watermark,
 )
 from penstock.pyx.log.recovery cimport RecoveryReport
 from penstock.pyx.log.role cimport ROLE_FENCED
@@ -55,26 +55,27 @@ _DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 cdef class Folder:
     """See logtable.pxd."""
 
-    def __cinit__(self, path, int news, int entrants_fd):
+    def __cinit__(self, path, int news, int entrants_fd, int moved_fd):
         self.checkpoints = Checkpoints(path)
         self.ends = EndSlots(path, self.checkpoints.ends_before)
         self.shared = made[LogFolder]()
         self.shared.refs = 1
         self.shared.news = news
         self.shared.ends = self.ends.chunks
-        self.shared.entrants_fd = entrants_fd
-        pthread_mutex_init(&self.shared.entrants_lock, NULL)
+        mail_open(&self.shared.entrants, entrants_fd)
+        mail_open(&self.shared.moved, moved_fd)
 
     def __dealloc__(self):
-        cdef vector[Partition*] entrants
+        cdef vector[Partition*] left
         cdef size_t i
         # Partitions that outlive the LogManager must not write to a descriptor that is another's by then.
         self.shared.news = -1
-        self.shared.entrants_fd = -1
+        self.shared.entrants.fd = self.shared.moved.fd = -1
         with nogil:
-            folder_take_entrants(self.shared, entrants)
-            for i in range(entrants.size()):
-                partition_release(entrants[i])
+            mail_take(&self.shared.entrants, left)
+            mail_take(&self.shared.moved, left)
+            for i in range(left.size()):
+                partition_release(left[i])
             folder_release(self.shared)
 
     cdef object forget(self, tuple key):
@@ -268,10 +269,12 @@ cdef class LogTable(LogSetOwner):
         self.damaged_segments = 0
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.entrants_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.moved_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
         close(self.news_fd)
         close(self.entrants_fd)
+        close(self.moved_fd)
 
     @property
     def walked_bytes(self):
@@ -302,7 +305,7 @@ cdef class LogTable(LogSetOwner):
             with self.loading:
                 found = self.folders.get(path)
                 if found is None:
-                    found = Folder(path, self.news_fd, self.entrants_fd)
+                    found = Folder(path, self.news_fd, self.entrants_fd, self.moved_fd)
                     with self.lock:
                         self.folders[path] = found
         return <Folder>found

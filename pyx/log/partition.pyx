@@ -436,7 +436,9 @@ cdef int16_t partition_committed(
         answer = NOT_LEADER_OR_FOLLOWER
     elif last:
         answer = REQUEST_TIMED_OUT if p.isr_n >= p.enough else NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    elif reactor != NO_REACTOR:
+    elif reactor == CONTROL_PLANE:
+        p.awaited = True
+    else:
         p.waiting_high |= <uint64_t>1 << reactor
     pthread_mutex_unlock(&p.lock)
     return answer

@@ -14,7 +14,7 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.linux.posix cimport (
     ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, atomic_swap32, eventfd_write,
-    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from penstock.pyx.log.endslots cimport EndChunks, EndSlot, release_chunks
 from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
@@ -33,6 +33,12 @@ cdef enum FolderSpace:
     FOLDER_FULL = 1                    # an append found none; said once, until the control plane sets another value
     FOLDER_RESERVED = 2                # what there is is kept for the broker itself: clients are refused
 
+# Partitions of which the control plane is to hear.
+cdef struct PartitionMail:
+    pthread_mutex_t lock
+    vector[Partition*] partitions      # a reference to each
+    int fd                             # eventfd of the control plane, written when one is added; -1 = none
+
 # What the partitions of one log folder (log.dirs) share. Reference counted.
 cdef struct LogFolder:
     int32_t refs
@@ -43,9 +49,8 @@ cdef struct LogFolder:
     int32_t doubted                    # atomic: a network thread waits for the proof of a segment
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
     EndChunks* ends                    # the slots of its logs
-    pthread_mutex_t entrants_lock      # what follows
-    vector[Partition*] entrants        # with a replica that may enter the ISR; a reference to each
-    int entrants_fd                    # eventfd of the control plane, written when one is added; -1 = none
+    PartitionMail entrants             # with a replica that may enter the ISR
+    PartitionMail moved                # whose high watermark or role the control plane waits for
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
     if folder.news >= 0:
@@ -61,11 +66,18 @@ cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
         atomic_store32(&folder.space, FOLDER_FULL)
         folder_tell(folder)
 
-# All of them; the caller releases their references.
-cdef inline void folder_take_entrants(LogFolder* folder, vector[Partition*]& out) noexcept nogil:
-    pthread_mutex_lock(&folder.entrants_lock)
-    out.swap(folder.entrants)
-    pthread_mutex_unlock(&folder.entrants_lock)
+cdef inline void mail_open(PartitionMail* mail, int fd) noexcept nogil:
+    pthread_mutex_init(&mail.lock, NULL)
+    mail.fd = fd
+
+# All of them join `out`; the caller releases their references.
+cdef inline void mail_take(PartitionMail* mail, vector[Partition*]& out) noexcept nogil:
+    cdef size_t i
+    pthread_mutex_lock(&mail.lock)
+    for i in range(mail.partitions.size()):
+        out.push_back(mail.partitions[i])
+    mail.partitions.clear()
+    pthread_mutex_unlock(&mail.lock)
 
 cdef inline void folder_release(LogFolder* folder) noexcept nogil:
     if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
@@ -135,6 +147,7 @@ cdef struct PartitionLog:
     uint64_t waiting_high              # reactors that wait for the high watermark
     uint64_t waiting_log_end           # reactors that wait for the log end: followers fetch from them
     uint64_t waiting_stable            # reactors that wait for the last stable offset
+    bint awaited                       # the control plane waits for the high watermark
     int32_t stopped                    # atomic, as `offline`: set under the lock, but read without it, too
     int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
@@ -170,9 +183,25 @@ cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
     pthread_mutex_lock(&p.cleaning)
     pthread_mutex_unlock(&p.cleaning)
 
-# Under the lock: all network threads with a request that waits for anything.
+# A reference to it is put with the others. Under its lock, or by whoever else knows that its folder stays.
+cdef inline void mail_put(PartitionMail* mail, PartitionLog* p) noexcept nogil:
+    atomic_add32(&p.refs, 1)
+    pthread_mutex_lock(&mail.lock)
+    mail.partitions.push_back(<Partition*>p)
+    pthread_mutex_unlock(&mail.lock)
+    if mail.fd >= 0:
+        eventfd_write(mail.fd, 1)
+
+# Under the lock, when the high watermark or the role has changed: the control plane looks again, if it waits.
+cdef inline void tell_moved(PartitionLog* p) noexcept nogil:
+    if p.awaited and p.folder != NULL:
+        p.awaited = False
+        mail_put(&p.folder.moved, p)
+
+# Under the lock: all network threads with a request that waits for anything. The control plane hears of it by mail.
 cdef inline uint64_t take_all_waiting(PartitionLog* p) noexcept nogil:
     cdef uint64_t reactors = p.waiting_high | p.waiting_log_end | p.waiting_stable
+    tell_moved(p)
     p.waiting_high = 0
     p.waiting_log_end = 0
     p.waiting_stable = 0
@@ -276,6 +305,7 @@ cdef inline uint64_t raise_high_watermark(PartitionLog* p, int64_t end) noexcept
         put_high_watermark(p, end)
         wake = p.waiting_high
         p.waiting_high = 0
+        tell_moved(p)
         while settled < p.ended.size() and p.ended[settled].last_offset < end:
             settled += 1
         if settled > 0:
@@ -298,14 +328,8 @@ cdef inline uint64_t advance_high_watermark(PartitionLog* p) noexcept nogil:
 
 # A replica outside of the ISR has all that it needs to enter: the control plane hears of it.
 cdef inline void tell_entrant(PartitionLog* p) noexcept nogil:
-    if p.folder == NULL or atomic_swap32(&p.entrant, 1) != 0:
-        return
-    atomic_add32(&p.refs, 1)
-    pthread_mutex_lock(&p.folder.entrants_lock)
-    p.folder.entrants.push_back(<Partition*>p)
-    pthread_mutex_unlock(&p.folder.entrants_lock)
-    if p.folder.entrants_fd >= 0:
-        eventfd_write(p.folder.entrants_fd, 1)
+    if p.folder != NULL and atomic_swap32(&p.entrant, 1) == 0:
+        mail_put(&p.folder.entrants, p)
 
 # Under the lock: what is below `offset`, which lies in the log, is not read any more.
 cdef inline void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:

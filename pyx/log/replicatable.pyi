@@ -117,7 +117,11 @@ class ReplicaTable(LogTable):
 
     def committed(self, topic: str, partition: int, needed: int, leader_epoch: int, last: bool = False) -> int | None:
         """Whether all below `needed`, which this broker has appended in a leader epoch, is committed: 0; an error code: it
-        can't be said any more; None: not yet. last: no longer is waited for, and that is an error, too."""
+        can't be said any more; None: not yet, and `take_moved` has the partition once it may be. last: no longer is waited for,
+        and that is an error, too."""
+
+    def take_moved(self) -> list[tuple[str, int]]:
+        """Partitions for which `committed` has answered None, and whose high watermark or role has changed since."""
 
     def replica_fetched(
         self,

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.linux.posix cimport (
-    atomic_load32, atomic_load64, atomic_store32, monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock,
+    atomic_load32, atomic_load64, atomic_store32, eventfd_read, monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable
 from penstock.pyx.log.partition cimport (
-    COMMITTED_NOT_YET, NO_REACTOR, Partition, partition_committed, partition_index, partition_release, partition_topic,
-    wake_reactors,
+    COMMITTED_NOT_YET, CONTROL_PLANE, Partition, partition_committed, partition_index, partition_release,
+    partition_topic, wake_reactors,
 )
-from penstock.pyx.log.partitionlog cimport PartitionLog, folder_take_entrants, last_batch_epoch, log_of
+from penstock.pyx.log.partitionlog cimport PartitionLog, last_batch_epoch, log_of, mail_take
 from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, lead_log, replica_fetched
 from penstock.pyx.log.role cimport (
     NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, Mark, ReplicaFetch,
@@ -62,6 +62,25 @@ class FetchOutcome(NamedTuple):
     high_watermark: int
     log_end: int
     diverging: tuple
+
+
+cdef void _hear(int fd) noexcept:
+    """What comes from here on writes into the eventfd again."""
+    cdef uint64_t count
+    eventfd_read(fd, &count)
+
+
+cdef list _let_go(const vector[Partition*]& taken):
+    """Topic and partition of each, whose reference is released."""
+    cdef const char* name
+    cdef size_t i, n
+    found = []
+    for i in range(taken.size()):
+        name = partition_topic(taken[i], &n)
+        found.append((name[:n].decode(), partition_index(taken[i])))
+        with nogil:
+            partition_release(taken[i])
+    return found
 
 
 cdef dict _ROLES = {ROLE_LEADER: "leader", ROLE_FOLLOWER: "follower", ROLE_FENCED: "fenced", ROLE_OFFLINE: "offline"}
@@ -188,23 +207,29 @@ cdef class ReplicaTable(LogTable):
     def take_entrants(self):
         """Partitions in which a replica may enter the ISR; see replicatable.pyi."""
         cdef Folder folder
-        cdef vector[Partition*] entrants
-        cdef const char* name
-        cdef size_t i, n
-        found = []
+        cdef vector[Partition*] taken
+        cdef size_t i
+        _hear(self.entrants_fd)
         with self.lock:
             folders = list(self.folders.values())
         for folder in folders:
-            entrants.clear()
             with nogil:
-                folder_take_entrants(folder.shared, entrants)
-            for i in range(entrants.size()):
-                atomic_store32(&log_of(entrants[i]).entrant, 0)
-                name = partition_topic(entrants[i], &n)
-                found.append((name[:n].decode(), partition_index(entrants[i])))
-                with nogil:
-                    partition_release(entrants[i])
-        return found
+                mail_take(&folder.shared.entrants, taken)
+        for i in range(taken.size()):
+            atomic_store32(&log_of(taken[i]).entrant, 0)
+        return _let_go(taken)
+
+    def take_moved(self):
+        """Partitions whose records may be committed by now; see replicatable.pyi."""
+        cdef Folder folder
+        cdef vector[Partition*] taken
+        _hear(self.moved_fd)
+        with self.lock:
+            folders = list(self.folders.values())
+        for folder in folders:
+            with nogil:
+                mail_take(&folder.shared.moved, taken)
+        return _let_go(taken)
 
     def check_leads(self, str topic, int partition, bint latest=False):
         """Refuse what only a leader answers; see replicatable.pyi."""
@@ -221,7 +246,7 @@ cdef class ReplicaTable(LogTable):
         cdef LeaderEntry led = self.find(topic, partition)
         cdef int16_t answer
         with nogil:
-            answer = partition_committed(led.partition, NO_REACTOR, needed, leader_epoch, last)
+            answer = partition_committed(led.partition, CONTROL_PLANE, needed, leader_epoch, last)
         return None if answer == COMMITTED_NOT_YET else answer
 
     def replica_fetched(

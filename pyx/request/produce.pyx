@@ -22,6 +22,7 @@ from penstock.pyx.log.partition cimport (
     partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_topic,
     partition_topic_number,
 )
+from penstock.pyx.log.role cimport NO_EPOCH
 from penstock.pyx.log.topictally cimport tally_refusals
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
 from penstock.pyx.record.batch cimport (
@@ -332,6 +333,7 @@ cdef ProduceResult produce_take(
             part.append.n = <size_t>max(records.n, 0)
             part.append.origin = asked.origin
             part.append.acks_all = terms.acks == ACKS_ALL
+            part.append.led_since = NO_EPOCH
             part.append.may_inflate = &asked.may_inflate
             part.append.work_left = &asked.work_left
             part.append.done.base_offset = -1

@@ -329,7 +329,6 @@ def test_epochs_begin_at_the_log_end_and_end_where_the_next_begins(log: Log) -> 
     ends = [LOGS.offset_for_epoch(log.topic, 0, epoch) for epoch in (-1, 0, 2, 4, 5)]
     assert ends == [(-1, -1), (0, 3), (0, 3), (4, 5), (-1, -1)]
     assert (log.folder / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n4 3\n"
-    refused(ErrorCode.FENCED_LEADER_EPOCH, LOGS.append, log.topic, 0, batch(1), 3)
     assert LOGS.append(log.topic, 0, batch(1), 4).base_offset == 5
 
 
