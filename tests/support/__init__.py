@@ -49,6 +49,7 @@ Inside the test process
 - `store_homes`: the homes of a metadata store, with sessions that expire, for tests that hold for each
 - `cluster_soak`: such a cluster around an ensemble, under load, to which everything happens; judged by its history
 - `cluster_world`: three broker processes around a ZooKeeper, killed, paused and looked at through public doors
+- `cluster_clients`: its clients, held against what they were answered
 - `zookeeper`: ZooKeeper from Kafka 3.9's jars, alone or an ensemble, and a proxy that cuts its connections
 
 Machines (`make deploy-test`)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
 from penstock.broker.process import BrokerProcess
 from support.kafka_jars import free_ports
@@ -90,6 +92,21 @@ class ClusterProcesses:
 
         until(is_so, f"{name}-{partition} led by {by}", self.log_text)
         return self.leader(name, partition)
+
+    def state(self, name: str, partition: int = 0) -> dict[str, Any]:
+        """A partition's state, as ZooKeeper has it."""
+        return json.loads(self.node(f"/brokers/topics/{name}/partitions/{partition}/state"))
+
+    def node(self, path: str) -> bytes:
+        """A node of the chroot; raises kazoo's NoNodeError."""
+        client = KazooClient(hosts=self.servers)
+        client.start(WAIT_S)
+        try:
+            data: bytes = client.get(path)[0]
+            return data
+        finally:
+            client.stop()
+            client.close()
 
     def pause(self, number: int) -> None:
         """SIGSTOP."""
