@@ -11,7 +11,8 @@ DIR/penstock-log-ends       where each log ends, for the start after a kill -9 (
 DIR/penstock-clock          the latest time that its broker knew (lasttime.py); in the first folder only
 DIR/.ballast                space that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start. Ours holds a copy of
-                            `penstock-checkpoints`: {"version": 0, "checkpoints": "..."}
+                            `penstock-checkpoints`, and of a member of a cluster its incarnations:
+                            {"version": 0, "checkpoints": "...", "incarnations": ["..."]}
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
 DIR/metadata.db.changes     how many changes it has seen (store/sound.py)
 DIR/metadata.db.backup      a copy of it, and the one before, `metadata.db.backup.1` (backups.py)
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,9 @@ class DataFolder:
         """The machine was started since, or `.lock` never said under which start they were opened. Not of one that is lost:
         then the cut would take what rot has changed."""
         self.was_flushed = last.flushed  # as the transactions of its last run were
+        self.incarnations = last.incarnations
+        """Those of which one has to be the store's newest one, or else the folder isn't as its broker's last run left it."""
+        self._incarnation = ""
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self.store_id = identity.store_id  # of that one; "" if it isn't known
         self._lock = lock
@@ -109,8 +113,11 @@ class DataFolder:
             # After a clean stop all is on the disk: a cut from now on is the only one that can take something. So it is where
             # nothing lies. After any other end what was written without a flush may still be lost, though this run flushes.
             began = boot_id() if was_clean or not has_logs else last.boot_id
+            # What a clean stop has left is whole wherever it was moved to; of what a kill has left a copy may be older.
+            incarnations = stop_incarnations(path) if was_clean else last.incarnations if lock.is_original else ()
+            last = last._replace(incarnations=incarnations)
             settle(path, stop_text(path))
-            lock.write(Last(began, flushes if was_clean or is_new else min(flushes, last.flushed)))
+            lock.write(Last(began, flushes if was_clean or is_new else min(flushes, last.flushed), incarnations))
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
             sync_folder(path)
@@ -123,8 +130,17 @@ class DataFolder:
         return cls(path, lock, identity, was_clean, last)
 
     def opened(self) -> None:
-        """Its logs are open: what a power cut has left of them is known. Raises OSError."""
-        self._lock.write(Last(boot_id(), self._lock.read().flushed))
+        """Its logs are open: what a power cut has left of them is known; in a cluster it is dealt with, too. Raises OSError."""
+        if self._incarnation:
+            self.incarnations = (self._incarnation,)
+        self._lock.write(Last(boot_id(), self._lock.read().flushed, self.incarnations))
+
+    def begin_incarnation(self, incarnation: str, newest: str, *, is_known: bool) -> None:
+        """Its broker is about to register under an incarnation; `newest` is the store's up to then. is_known: the folder is as the
+        last run left it. Else it names no incarnation before its logs are open (`opened`). Raises OSError."""
+        self._incarnation = incarnation
+        self.incarnations = tuple(filter(None, (incarnation, newest))) if is_known else ()
+        self._lock.write(self._lock.read()._replace(incarnations=self.incarnations))
 
     def take_id(self) -> str:
         """The folder's id, written to meta.properties if it had none. Raises OSError."""
@@ -150,13 +166,15 @@ class DataFolder:
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
         if clean:
-            mark_clean(self.path)
+            mark_clean(self.path, self.incarnations)
         self._lock.release()
 
 
-def mark_clean(path: Path) -> None:
-    """Say in a folder that everything is flushed, and what its checkpoints are. Raises OSError."""
+def mark_clean(path: Path, incarnations: Sequence[str] = ()) -> None:
+    """Say in a folder that everything is flushed, what its checkpoints are, and of which incarnations it is. Raises OSError."""
     said: dict[str, object] = {"version": 0}
+    if incarnations:
+        said["incarnations"] = list(incarnations)
     with suppress(OSError, UnicodeDecodeError):  # There are none, or the next start says what is wrong with them.
         said["checkpoints"] = (path / OURS).read_bytes().decode("ascii")
     replace_file(path / CLEAN_SHUTDOWN, json.dumps(said).encode())
@@ -174,6 +192,25 @@ def stop_text(path: Path) -> bytes | None:
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return held.encode() if isinstance(held, str) else None
+
+
+def stop_incarnations(path: Path) -> tuple[str, ...]:
+    """The incarnations of the clean stop that was the last one in a folder, by its mark; none of one node."""
+    try:
+        said = json.loads((path / CLEAN_SHUTDOWN).read_bytes()).get("incarnations", [])
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return tuple(one for one in said if isinstance(one, str)) if isinstance(said, list) else ()
+
+
+def disown(path: Path, lock: Lock) -> None:
+    """Say in a stopped broker's folder that its logs aren't as the last run left them: in a cluster they have to catch up before
+    they count. Raises OSError."""
+    if stop_incarnations(path):
+        said = json.loads((path / CLEAN_SHUTDOWN).read_bytes())
+        del said["incarnations"]
+        replace_file(path / CLEAN_SHUTDOWN, json.dumps(said).encode())
+    lock.forget_incarnations()
 
 
 def _meta(path: Path, node_id: int, expected: str | None) -> Identity:

@@ -2,11 +2,15 @@
 
 DIR         held by flock: whoever removes or replaces a file in the folder frees nothing
 DIR/.lock   held by flock, as Penstocks of before hold it and nothing else, and by a lock of its bytes, as Apache Kafka takes
-            it. Process, boot id, and which transactions since the last clean stop were flushed
+            it. Process, boot id, which transactions since the last clean stop were flushed; of a member of a cluster also
+            this file's inode, and the incarnations under which its broker was registered last
 
 The boot id says later whether a power cut may have taken what wasn't flushed: then recovery cuts damage off a log that it would
 otherwise refuse. So it isn't guessed. Where the file is gone or holds something else it is "unknown", and stays so until all
 logs of the folder were opened.
+
+The incarnations say whether the cluster knows a later run of this broker than the folder does: then the folder was put back from
+a copy, or was away. The inode tells the folder from a copy of it that was made during the same run.
 """
 
 from __future__ import annotations
@@ -43,10 +47,15 @@ class Last(NamedTuple):
     """What a folder's last run has left in its `.lock`: the boot id under which its logs were opened, or under which it
     was locked after a clean stop ("" if it says none: Kafka's, or the kernel didn't say it; UNKNOWN),
     and of which transactions whatever a power cut can take was flushed as `penstock.transaction.flush` promises.
+
+    incarnations: those that may be the newest one in the store; none on one node, or where the folder isn't as its run left it.
+    inode: of the file that said so.
     """
 
     boot_id: str
     flushed: Flushes = Flushes.NONE
+    incarnations: tuple[str, ...] = ()
+    inode: int = 0
 
 
 class Lock:
@@ -91,6 +100,17 @@ class Lock:
         """Say it in `.lock`, durably. Raises OSError."""
         _write(self._fd, last)
 
+    def forget_incarnations(self) -> None:
+        """The logs of the folder aren't as its broker's last run left them. Raises OSError."""
+        last = self.read()
+        if last.incarnations:
+            self.write(last._replace(incarnations=()))
+
+    @property
+    def is_original(self) -> bool:
+        """Whether this is the file that its last run wrote, and no copy of it. Raises OSError."""
+        return self.last.inode == os.fstat(self._fd).st_ino
+
     def release(self) -> None:
         """Let others have the folder."""
         os.close(self._fd)
@@ -107,10 +127,14 @@ def last_run(path: Path) -> Last:
 
 def _parse(content: bytes) -> Last:
     lines = content.decode(errors="replace").splitlines()
-    holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
+    holder, boot_id, flushed, member = (*lines[:4], "", "", "", "")[:4]
     if lines and not (holder.isdecimal() and (not boot_id or _BOOT_ID.fullmatch(boot_id))):
         return Last(UNKNOWN)
-    return Last(boot_id, next((one for one, word in _WORDS.items() if word == flushed), Flushes.NONE))
+    inode, *incarnations = member.split() or ("",)
+    if not inode.isdecimal():
+        inode, incarnations = "0", []
+    known = next((one for one, word in _WORDS.items() if word == flushed), Flushes.NONE)
+    return Last(boot_id, known, tuple(incarnations), int(inode))
 
 
 def _flock(fd: int, path: Path, passing: tuple[int, ...] = ()) -> None:
@@ -134,7 +158,8 @@ def _holder(path: Path) -> str:
 
 
 def _write(fd: int, last: Last) -> None:
-    text = f"{os.getpid()}\n{last.boot_id}\n{_WORDS[last.flushed]}\n".encode()
+    member = " ".join((str(os.fstat(fd).st_ino), *last.incarnations)) + "\n" if last.incarnations else ""
+    text = f"{os.getpid()}\n{last.boot_id}\n{_WORDS[last.flushed]}\n{member}".encode()
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
     os.fsync(fd)

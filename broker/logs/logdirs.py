@@ -70,6 +70,7 @@ class LogDir:
     unopened: bool = False  # a log of it couldn't be opened: what that holds wasn't read
     partitions: set[Key] = field(default_factory=set)
     id: str = ""  # "" = not known: it has never been seen
+    is_current: bool = True  # in a cluster: it is as the last run of this broker has left it
 
     @property
     def offline(self) -> bool:
@@ -266,6 +267,34 @@ class LogDirs:
     def of(self, key: Key) -> LogDir | None:
         """The folder that holds a partition; None: none that can be seen."""
         return self._where.get(key)
+
+    def begin_incarnation(self, incarnation: str, newest: str) -> list[LogDir]:
+        """Say in the folders under which incarnation this broker is about to register; `newest`: the store's up to then, "" if it
+        has none. Answers those that another run of this broker has left, or none: they were put back from a copy, or were away.
+        Slow. Raises OSError."""
+        for log_dir in self.online:
+            assert log_dir.folder is not None
+            log_dir.is_current = not log_dir.partitions or newest in log_dir.folder.incarnations
+            log_dir.folder.begin_incarnation(incarnation, newest, is_known=log_dir.is_current)
+        return [log_dir for log_dir in self.online if not log_dir.is_current]
+
+    def choose(self, key: Key, topic_id: bytes, *, may_guess: bool) -> LogDir | None:
+        """The folder that holds a replica of a cluster; None: none does. Of several folders that hold one the only one that is as
+        the last run left it, or else, if it `may_guess`, the one whose log is longest; the others are set aside. Slow. Raises
+        KafkaError, OSError."""
+        holders = [log_dir for log_dir in self.online if key in log_dir.partitions]
+        if len(holders) < 2:
+            return self.of(key)
+        copies = [log_dir for log_dir in holders if topic_id_in(log_dir.holds(key)) == topic_id]
+        current = [log_dir for log_dir in copies if log_dir.is_current]
+        home = current[0] if len(current) == 1 else None
+        if home is None and len(copies) > 1 and not may_guess and _source(key, copies) is None:
+            places = " and ".join(f"`{log_dir.path}`" for log_dir in copies)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it lies in {places}, and which of them is newer isn't known")
+        kept = self._choose(key, topic_id, home, holders)
+        if kept is not None:
+            self._where[key] = kept
+        return self.of(key)
 
     def locate(self, placed: Mapping[Key, Placed], unmade: Set[Key]) -> None:
         """Find the store's partitions; `unmade`: those that a crash kept from being made. Slow. Raises OSError."""

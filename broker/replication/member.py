@@ -84,6 +84,8 @@ class Cluster:
         self._between_brokers = between_brokers
         self._address = address
         self._home = registration.home_of(dirs)
+        self._dirs = dirs
+        self._executor = executor
         self._noted = noted
         self.is_noted = clean
         """Whether a controller has dealt with what this broker may have lost, and all that its folders held has been opened."""
@@ -103,12 +105,26 @@ class Cluster:
     async def join(self) -> None:
         """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
         store = self._store.present
-        await registration.register(store, self._member, self._address, self._home)
+        await registration.register(store, self._member, self._address, self._home, self._begin)
+        self.is_noted = self._member.clean
         _log.info("broker %d is registered, broker epoch %d", self._node_id, self._member.epoch)
         self._replicas.start()
         self._fetching.start()
         self._fetching.set_broker_epoch(self._member.epoch)
         self._running.start(self._live(store))
+
+    async def _begin(self, newest: str) -> bool:
+        """Say in the log folders that this incarnation begins; whether all of them are of the newest one before it."""
+        begin = asyncio.get_running_loop().run_in_executor
+        others = await begin(self._executor, self._dirs.begin_incarnation, self._member.incarnation, newest)
+        for log_dir in others:
+            _log.warning(
+                "log_dir=%s isn't as the last run of this broker left it: it was put back from a copy, changed, or away since. Its "
+                "replicas have to catch up before they are in sync; nobody leads a partition of which it has the last one, "
+                "until all its replicas are back or `penstock cluster elect TOPIC:PARTITION --unclean` gives up what they "
+                "may hold", log_dir.path,
+            )  # fmt: skip
+        return not others
 
     async def leave(self) -> None:
         """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""

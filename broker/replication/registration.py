@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from penstock.broker.context import Endpoint
 from penstock.broker.listeners import PLAINTEXT, Listener
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.store.base import Event, NodeExistsError, NoNodeError, StoreError, paths
+from penstock.broker.store.base import BadVersionError, Event, NodeExistsError, NoNodeError, StoreError, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.durable import boot_id
@@ -75,8 +75,18 @@ def read_endpoints(broker: int, data: bytes) -> dict[str, Endpoint]:
     return found
 
 
-async def register(store: ZooKeeperStore, member: Member, address: Mapping[str, Any], home: Mapping[str, Any]) -> None:
-    """Register in this session; `member` knows its broker epoch then. Raises IdTakenError, StoreError."""
+async def register(
+    store: ZooKeeperStore,
+    member: Member,
+    address: Mapping[str, Any],
+    home: Mapping[str, Any],
+    begin: Callable[[str], Awaitable[bool]] | None = None,
+) -> None:
+    """Register in this session; `member` knows its broker epoch then.
+
+    begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in the
+    log folders that another one begins, and answers whether they all are of that one. Raises IdTakenError, StoreError.
+    """
     path = paths.broker(member.broker)
     patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
     while True:
@@ -96,18 +106,31 @@ async def register(store: ZooKeeperStore, member: Member, address: Mapping[str, 
             )  # fmt: skip
             await _wait_until_gone(store, path, left_s)
             continue
-        is_first = await store.exists(paths.incarnation(member.broker)) is None
+        newest, version = await _newest(store, member.broker)
+        if begin is not None and newest != member.incarnation and not await begin(newest):
+            member.clean = False
         operations = registration.register(
-            member.broker, member.incarnation, member.clean, is_first=is_first, replaces=replaces, address=address, home=home
-        )
+            member.broker, member.incarnation, member.clean, is_first=version < 0, replaces=replaces,
+            version=version, address=address, home=home,
+        )  # fmt: skip
         try:
             await store.multi(operations)
-        except (NodeExistsError, NoNodeError):
+        except (NodeExistsError, NoNodeError, BadVersionError):
             continue  # It came or went between the look and the write.
         stat = await store.exists(path)
         if stat is not None and stat.ephemeral_session == store.session:
             registration.on_registered(member, stat.created_zxid)
             return
+
+
+async def _newest(store: ZooKeeperStore, broker: int) -> tuple[str, int]:
+    """The last incarnation of a broker id, and the version of its node; "" and -1: there is none."""
+    path = paths.incarnation(broker)
+    try:
+        data, stat = await store.get(path)
+    except NoNodeError:
+        return "", -1
+    return registration.read_incarnation(broker, data, stat.version).incarnation, stat.version
 
 
 async def watch(store: ZooKeeperStore, member: Member, gone: Callable[[], None]) -> None:

@@ -271,7 +271,8 @@ class Replicas:
         isn't there or is damaged is not made. Raises OSError, KafkaError."""
         name, index = role.partition
         has_seat = role.state.partition_epoch > 0 and self._node_id in role.state.seats
-        log_dir = self._dirs.of(role.partition)
+        is_seat_believed = replicas.holds_seat(self._node_id, role.state)
+        log_dir = self._dirs.choose(role.partition, role.topic_id, may_guess=not is_seat_believed)
         if log_dir is not None and log_dir.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log_dir.path} is offline: {log_dir.error}")
         if log_dir is not None and topic_id_in(log_dir.holds(role.partition)) == role.topic_id:

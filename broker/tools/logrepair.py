@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN, mark_clean, stop_text
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, disown, mark_clean, stop_text
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logends import missing_from, segments
@@ -75,14 +75,14 @@ class Lost(NamedTuple):
 
 def repair(folder: Path, reason: str = "repair") -> list[Repaired]:
     """Mend a partition's folder; answers what was damaged, in the order of offsets. Raises RepairError, OSError."""
-    with _opened(folder) as (lost, checkpoints, topic_id):
-        return _repair(lost, checkpoints, topic_id, reason)
+    with _opened(folder) as (lost, checkpoints, topic_id, lock):
+        return _repair(lost, checkpoints, topic_id, reason, lock)
 
 
 def accept(folder: Path, reason: str = "accept", *, dry: bool = False) -> list[Repaired]:
     """Let a log begin and end where it does, and go on above every offset that it gave; answers what is lost. dry: nothing is
     changed. Raises RepairError, also if anything else is damaged; OSError."""
-    with _opened(folder) as (lost, checkpoints, topic_id):
+    with _opened(folder) as (lost, checkpoints, topic_id, lock):
         # The next start cuts a torn end off by itself, where it is no more than that.
         torn = [row for row in lost.damaged if row[0] == lost.last and [one.next_offset for one in row[1]] == [-1]]
         lost = lost._replace(damaged=[row for row in lost.damaged if row not in torn])
@@ -93,13 +93,15 @@ def accept(folder: Path, reason: str = "accept", *, dry: bool = False) -> list[R
                     f"`{path}` is damaged at byte {ranges[0].position}, which isn't the end of the log: run `penstock log "
                     f"repair {quoted(folder)}`, which also accepts what else is missing"
                 )
-        return lost.rows() if dry else _repair(lost, checkpoints, topic_id, reason)
+        return lost.rows() if dry else _repair(lost, checkpoints, topic_id, reason, lock)
 
 
-def _repair(lost: Lost, checkpoints: Checkpoints, topic_id: bytes, reason: str) -> list[Repaired]:
+def _repair(lost: Lost, checkpoints: Checkpoints, topic_id: bytes, reason: str, lock: Lock) -> list[Repaired]:
     folder = lost.folder
     key = partition_of(folder.absolute().name)
     assert key is not None
+    if lost.rows():
+        disown(folder.absolute().parent, lock)
     repaired = [] if lost.begin is None else [_begin_row(folder, *lost.begin)]
     for path, ranges, keep in lost.damaged:
         repaired += _mend(path, ranges, keep)
@@ -117,16 +119,16 @@ def _repair(lost: Lost, checkpoints: Checkpoints, topic_id: bytes, reason: str) 
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
+def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes, Lock]]:
     key = partition_of(folder.absolute().name)
     if key is None or not folder.is_dir():
         raise RepairError(f"`{folder}` is no folder of a partition, such as `DATA/orders-0`")
     data = folder.absolute().parent
-    with _alone(data):
+    with _alone(data) as lock:
         checkpoints, topic_id = Checkpoints(str(data), stop_text(data)), topic_id_in(folder) or bytes(16)
         clean = (data / CLEAN_SHUTDOWN).exists()
         exact = clean or checkpoints.knows_end(key, topic_id)
-        yield _look(folder, checkpoints.of(key, topic_id, read_amendment(str(folder))), clean, exact), checkpoints, topic_id
+        yield _look(folder, checkpoints.of(key, topic_id, read_amendment(str(folder))), clean, exact), checkpoints, topic_id, lock
 
 
 def _look(folder: Path, known: Offsets, clean: bool, exact: bool) -> Lost:
@@ -169,14 +171,14 @@ def _note(folder: Path, repaired: list[Repaired], reason: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(data: Path) -> Iterator[None]:
+def _alone(data: Path) -> Iterator[Lock]:
     """No other process uses the data folder meanwhile."""
     try:
         lock = Lock.take(data)
     except InUseError:
         raise RepairError(f"a broker runs on `{data}`: stop it first") from None
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 

@@ -1,0 +1,203 @@
+"""Who may lead after which loss: folders put back, away or repaired, logs damaged, machines without power.
+
+Brokers are processes around a real ZooKeeper. A power cut is a kill, a `.lock` that another start of the machine has left, and a
+log without its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.process import PROGRAM, BrokerProcess
+from support.cluster_clients import Writer, check
+from support.cluster_world import ClusterProcesses, cluster
+from support.harness import output
+from support.patience import until
+from support.zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.kafka
+
+OTHERS_LOG = "isn't as the last run of this broker left it"
+
+
+@pytest.fixture
+def pair(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    """Two brokers."""
+    with cluster(zookeeper, tmp_path, 2) as made:
+        yield made
+
+
+def write(world: ClusterProcesses, topic: str, count: int = 50) -> Writer:
+    """Records that were answered."""
+    writer = Writer(world, topic).start()
+    writer.wait_for(count, world)
+    writer.end()
+    return writer
+
+
+def until_said(world: ClusterProcesses, number: int, words: str, times: int = 1) -> None:
+    """Wait until a broker has logged this so many times."""
+    until(lambda: world.brokers[number].log_text().count(words) >= times, f"{words!r} from broker {number}", world.log_text)
+
+
+def leave_alone(world: ClusterProcesses, number: int, topic: str = "t") -> Writer:
+    """Kill all others, and have this broker answer for records that it alone has."""
+    for other in set(world.brokers) - {number}:
+        world.brokers[other].kill()
+    world.until_led(topic, by={number}, isr={number})
+    return write(world, topic)
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["of a stopped broker", "of a running broker"])
+def test_a_folder_that_was_put_back_from_a_copy_has_no_seat(pair: ClusterProcesses, tmp_path: Path, runs: bool) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    write(pair, "t")
+    broker, copy = pair.brokers[2], tmp_path / "copy"
+    if not runs:
+        assert broker.stop() == 0
+    shutil.copytree(broker.data, copy)
+    if not runs:
+        broker.start()
+        pair.until_led("t", by={1, 2}, isr={1, 2})
+    leave_alone(pair, 2)
+    broker.kill()
+    shutil.rmtree(broker.data)
+    shutil.copytree(copy, broker.data)
+    for times in (1, 2):  # A kill before anybody dealt with it changes nothing.
+        broker.start()
+        until_said(pair, 2, OTHERS_LOG, times)
+        pair.until_led("t", by={-1})
+        broker.kill()
+    assert pair.state("t")["unclean"] == [2]
+    broker.start()
+    pair.brokers[1].start()
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    assert pair.state("t")["unclean_epoch"] >= 0
+
+
+def test_a_folder_that_was_moved_after_a_clean_stop_keeps_its_seats(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, 1) as world:
+        world.create("t", 1, 1)
+        writer = write(world, "t")
+        broker = world.brokers[1]
+        for _ in range(2):
+            assert broker.stop() == 0
+            moved = broker.data.with_name(broker.data.name + "-moved")
+            shutil.copytree(broker.data, moved)
+            shutil.rmtree(broker.data)
+            broker.data = moved
+            broker.start()
+            world.until_led("t", by={1})
+            broker.kill()
+            broker.start()
+            world.until_led("t", by={1})
+        assert (world.state("t")["unclean"], world.state("t")["unclean_epoch"]) == ([], -1)
+        assert OTHERS_LOG not in broker.log_text()
+        check(world, "t", writer)
+
+
+def test_of_two_copies_in_a_broker_the_one_of_its_last_run_is_taken(pair: ClusterProcesses, tmp_path: Path) -> None:
+    broker = pair.brokers[2]
+    assert broker.stop() == 0
+    away, other = tmp_path / "away", tmp_path / "other"
+    broker.properties["log.dirs"] = f"{away},{other}"
+    broker.start()
+    pair.until_known({1, 2})
+    pair.create("first", 1, 2)
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    assert (away / "t-0").is_dir()
+    write(pair, "t")
+    broker.kill()
+    away.rename(tmp_path / "gone")
+    broker.start()
+    until(lambda: (other / "t-0").is_dir(), "another copy", pair.log_text)
+    pair.until_led("t", by={1}, isr={1, 2})
+    writer = leave_alone(pair, 2)
+    broker.kill()
+    shutil.rmtree(away, ignore_errors=True)
+    (tmp_path / "gone").rename(away)
+    broker.start()
+    until_said(pair, 2, f"log_dir={away} {OTHERS_LOG}")
+    pair.until_led("t", by={-1})
+    pair.brokers[1].start()
+    pair.until_led("t", by={2})
+    until_said(pair, 2, "lay in two log folders")
+    assert not (away / "t-0").exists() and list(away.glob("t-0.*-stray"))
+    check(pair, "t", writer)
+
+
+def damage(broker: BrokerProcess, topic: str) -> Path:
+    """Change a byte in the middle of a stopped broker's log; its folder."""
+    folder = broker.data / f"{topic}-0"
+    (segment,) = folder.glob("*.log")
+    data = bytearray(segment.read_bytes().rstrip(b"\0"))
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    return folder
+
+
+def test_a_log_that_was_repaired_has_no_seat(pair: ClusterProcesses) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    write(pair, "t")
+    leave_alone(pair, 2)
+    broker = pair.brokers[2]
+    broker.kill()
+    folder = damage(broker, "t")
+    broker.start()
+    until_said(pair, 2, "is damaged")
+    pair.until_led("t", by={-1})
+    broker.kill()
+    output([*PROGRAM, "log", "repair", str(folder)])
+    broker.start()
+    until_said(pair, 2, OTHERS_LOG)
+    pair.until_led("t", by={-1})
+    pair.brokers[1].start()
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    assert pair.state("t")["unclean_epoch"] >= 0
+
+
+def cut_power(broker: BrokerProcess, topic: str, keep: int) -> None:
+    """Kill a broker's machine: of a topic's log so many batches are left."""
+    broker.kill()
+    lock = broker.data / ".lock"
+    process, boot_id, *rest = lock.read_text().splitlines()
+    lock.write_text("\n".join([process, boot_id[::-1], *rest, ""]))
+    (segment,) = (broker.data / f"{topic}-0").glob("*.log")
+    data, at = segment.read_bytes(), 0
+    for _ in range(keep):
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    assert at < len(data.rstrip(b"\0"))
+    segment.write_bytes(data[:at])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3)))[::2])
+def test_when_everyone_lost_power_the_longest_log_leads(
+    zookeeper: ZooKeeper, tmp_path: Path, order: tuple[int, int, int]
+) -> None:
+    with cluster(zookeeper, tmp_path, 3, log_flush_interval_messages=1_000_000) as world:
+        world.create("t", 1, 3, min_insync_replicas="2")
+        world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+        for _ in range(8):
+            write(world, "t", 5)
+        kept = {1: 3, 2: 6, 3: 4}
+        for number in world.brokers:
+            cut_power(world.brokers[number], "t", kept[number])
+        for number in order[:2]:
+            world.brokers[number].start()
+            world.until_led("t", by={-1})
+        world.brokers[order[2]].start()
+        world.until_led("t", by={2}, isr={1, 2, 3})
+        state = world.state("t")
+        assert state["unclean_epoch"] == state["leader_epoch"] and state["unclean"] == []
+        again = write(world, "t")
+        assert not again.failed
