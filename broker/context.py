@@ -99,6 +99,12 @@ class ClusterMember(Protocol):
         """As the controller: answer each proposal."""
         ...
 
+    async def on_elect_leaders(
+        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+    ) -> Mapping[Partition, int] | None:
+        """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
+        ...
+
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
         ...

@@ -18,4 +18,5 @@ lease         for how long a broker may believe that its session lives
 placement     on which brokers new partitions go
 planning      what the controller wants a partition's state to be
 controller    the one writer of partition states
+balance       which partitions their preferred leaders should lead again
 """

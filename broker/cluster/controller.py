@@ -154,6 +154,7 @@ class Controller:
     writing: dict[Partition, Planned] = field(default_factory=dict)
     writes: dict[int, tuple[Partition, ...] | Note] = field(default_factory=dict)
     reading: set[Partition] = field(default_factory=set)
+    leaderless: dict[Partition, int] = field(default_factory=dict)  # since when, by this controller's clock
     deleting: set[Partition] = field(default_factory=set)
     news: set[Partition] = field(default_factory=set)  # whose state is another one; the feeder takes them, to tell all brokers
     last_id: int = 0
@@ -179,6 +180,8 @@ def on_image(
     """Everything was read, after the election: deal with what the registrations cost and tell all brokers all roles."""
     controller.partitions.update(partitions)
     controller.news.update(partitions)
+    for partition, image in partitions.items():
+        _note_leader(controller, partition, image, now_ms)
     for broker, registration in registrations.items():
         if is_noted(registration, incarnations.get(broker)):
             controller.admitted[broker] = registration.epoch
@@ -243,14 +246,23 @@ def on_deleted(controller: Controller, partitions: Iterable[Partition], now_ms: 
     """Their nodes are gone. A later topic of the name begins with partitions of its own."""
     for partition in partitions:
         controller.deleting.discard(partition)
+        controller.leaderless.pop(partition, None)
         controller.partitions.pop(partition, None)
     return _step(controller, [], now_ms)
 
 
 def on_wish(
-    controller: Controller, partition: Partition, now_ms: int, *, leader: int | None = None, min_isr: int | None = None
+    controller: Controller,
+    partition: Partition,
+    now_ms: int,
+    *,
+    leader: int | None = None,
+    min_isr: int | None = None,
+    gives_up: bool = False,
 ) -> Out:
-    """Somebody wants another leader for now, or another min.insync.replicas from now on."""
+    """Somebody wants another leader for now, or another min.insync.replicas from now on; or, where nobody can lead, gives up what
+    only replicas have that are away or lost their logs.
+    """
     image = controller.partitions.get(partition)
     if image is None:
         return []
@@ -258,7 +270,24 @@ def on_wish(
         image.wanted_leader = leader
     if min_isr is not None:
         image.wanted_min_isr = min_isr
+    if gives_up and image.state.leader == NO_LEADER:
+        image.is_given_up = True
     return _step(controller, [partition], now_ms)
+
+
+def refuse_election(controller: Controller, partition: Partition, *, gives_up: bool) -> int:
+    """Why an election that somebody asks for isn't held: of the preferred leader, or, if it `gives_up`, of any live replica."""
+    image = controller.partitions.get(partition)
+    if image is None or partition in controller.deleting:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    preferred = image.replicas[0]
+    if image.state.leader == preferred or (gives_up and image.state.leader != NO_LEADER):
+        return ErrorCode.ELECTION_NOT_NEEDED
+    if gives_up:
+        live = any(broker in controller.registrations for broker in image.replicas)
+        return ErrorCode.NONE if live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    can_lead = preferred in controller.registrations and preferred in image.state.isr
+    return ErrorCode.NONE if can_lead else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
 def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int, refused: str = "") -> Out:
@@ -273,7 +302,7 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
     for partition in about:
         planned = controller.writing[partition]
         if outcome is Outcome.DONE:
-            _confirm(controller, partition, planned.state.written(planned.state.partition_epoch + 1), out)
+            _confirm(controller, partition, planned.state.written(planned.state.partition_epoch + 1), now_ms, out)
         elif outcome is Outcome.UNKNOWN or refused == state_path(partition):
             controller.reading.add(partition)
             out.append(ReadState(partition))
@@ -295,11 +324,12 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
         return out
     planned = controller.writing[partition]
     if state == planned.state.written(planned.state.partition_epoch + 1):
-        _confirm(controller, partition, state, out)
+        _confirm(controller, partition, state, now_ms, out)
     else:
         image = controller.partitions[partition]
         image.state = image.state if state is None else state
         image.log_ends.clear()
+        _note_leader(controller, partition, image, now_ms)
         controller.news.add(partition)
         _forget(controller, partition, out)
         _tell(controller, partition)
@@ -324,14 +354,16 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
         if told is None or image is None or image.topic_id != role.topic_id:
             continue
         if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
-            image.lost[request.broker] = request.broker_epoch
+            image.lost[request.broker] = image.without_log[request.broker] = request.broker_epoch
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             image.least_epoch = max(image.least_epoch, told.last_epoch)
         elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)
-        elif role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
-            image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
+        else:
+            image.without_log.pop(request.broker, None)
+            if role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
+                image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
     return _step(controller, [role.partition for role in request.roles], now_ms)
 
 
@@ -345,12 +377,18 @@ def on_unanswered(controller: Controller, request: LeaderAndIsrRequest, now_ms: 
 
 
 def on_time(controller: Controller, now_ms: int) -> Out:
-    """Time has passed: send again what was never answered."""
+    """Time has passed: send again what was never answered, and elect where all seats were waited for long enough."""
+    overdue = []
+    for partition, since_ms in controller.leaderless.items():
+        image = controller.partitions[partition]
+        if 0 <= image.patience_ms <= now_ms - since_ms and not image.is_overdue:
+            image.is_overdue = True
+            overdue.append(partition)
     for broker, peer in controller.peers.items():
         if peer.out is not None and now_ms - peer.out_since_ms >= ANSWER_MS:
             peer.out = None
             _tell_all(controller, broker)
-    return _step(controller, [], now_ms)
+    return _step(controller, overdue, now_ms)
 
 
 def state_path(partition: Partition) -> str:
@@ -454,7 +492,17 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
     return registration is not None and registration.epoch == epoch == controller.admitted.get(broker)
 
 
-def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, out: Out) -> None:
+def _note_leader(controller: Controller, partition: Partition, image: Image, now_ms: int) -> None:
+    """A partition's state is another one: since when it has no leader."""
+    if image.state.leader != NO_LEADER or image.state.partition_epoch < 0:
+        controller.leaderless.pop(partition, None)
+        image.is_overdue = image.is_given_up = False
+        image.without_log.clear()
+    else:
+        controller.leaderless.setdefault(partition, now_ms)
+
+
+def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, now_ms: int, out: Out) -> None:
     """The store has the state that was planned."""
     image, planned = controller.partitions.get(partition), controller.writing.pop(partition)
     if image is None:  # Its topic went meanwhile.
@@ -469,6 +517,7 @@ def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, 
     if state.leader != NO_LEADER:
         image.log_ends.clear()
     image.wanted_leader = None
+    _note_leader(controller, partition, image, now_ms)
     _tell(controller, partition)
     if planned.ask is not None:
         token, ask = planned.ask

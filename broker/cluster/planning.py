@@ -29,7 +29,11 @@ class Image:
     lost: dict[int, int] = field(default_factory=dict)  # broker -> the broker epoch under which its log was missing or damaged
     log_ends: dict[int, tuple[int, elections.LogEnd]] = field(default_factory=dict)  # broker -> broker epoch, log end
     least_epoch: int = NO_EPOCH  # a replica's log has batches of this leader epoch
+    without_log: dict[int, int] = field(default_factory=dict)  # broker -> broker epoch, where no log can be opened
     may_lose: bool = False  # unclean.leader.election.enable
+    patience_ms: int = -1  # unclean.recovery.timeout.ms; -1: for ever
+    is_overdue: bool = False  # nobody has led for longer than that
+    is_given_up: bool = False  # by an operator: what the seats hold and no live replica has
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
 
@@ -68,17 +72,24 @@ def _create(state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
 
 
 def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
-    """Every seat is lost, and this is written: the longest log leads, once all replicas (or, by config, all live ones) have
-    said where their logs end under their present registrations.
+    """Every seat is lost, and this is written: the longest log leads, once all replicas have said where their logs end under
+    their present registrations. By config all live ones are enough, if any of them has a log.
+
+    An operator's word takes all seats away in a write of its own: only then is a log made again, empty, where it is lost
+    or damaged. Where no seat is left the longest log of the live replicas leads.
     """
+    if image.is_given_up and image.state.seats:
+        return replace(image.state, isr=(), elr=(), unclean=())
     known = {
         broker: end
         for broker, (epoch, end) in image.log_ends.items()
         if broker in registrations and registrations[broker].epoch == epoch
     }
     live = [broker for broker in image.replicas if broker in registrations]
-    if image.may_lose and live and all(broker in known for broker in live):
-        return elections.lead_unclean(image.state, live, known.__getitem__)
+    if image.may_lose or image.is_overdue or not image.state.seats:
+        among = [broker for broker in live if image.without_log.get(broker) != registrations[broker].epoch]
+        if among and all(broker in known for broker in among):
+            return elections.lead_unclean(image.state, among, known.__getitem__)
     return elections.recover(image.state, image.replicas, live, known) or image.state
 
 

@@ -13,12 +13,14 @@ nodes. Which brokers were away, and still hold the topic, is noted in `/penstock
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.cluster import balance
 from penstock.broker.cluster import controller as machine
 from penstock.broker.cluster.controller import (
     AnswerAlter,
@@ -31,6 +33,7 @@ from penstock.broker.cluster.controller import (
     SendRoles,
     WriteStates,
 )
+from penstock.broker.cluster.leaderandisr import NO_LEADER
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -46,15 +49,18 @@ from penstock.broker.cluster.planning import Image
 from penstock.broker.context import Endpoint
 from penstock.broker.replication.pictures import Pictures
 from penstock.broker.replication.reading import (
+    MAY_LOSE,
     StoredTopic,
     controller_of,
     read_brokers,
     read_deleted,
     read_one_state,
+    read_preferred,
     read_states,
     read_topics,
 )
 from penstock.broker.store.base import (
+    BadValueError,
     BadVersionError,
     Create,
     Delete,
@@ -75,6 +81,8 @@ from penstock.errors import ErrorCode
 
 TICK_S = 0.2
 """How often the controller looks for what wasn't answered."""
+MOVED_A_SECOND = 50
+"""How many leaders are moved in a second, where nothing but their balance asks for it."""
 AGAIN_S = 0.5
 """How long it waits before it asks again for what the store refused to say."""
 
@@ -102,13 +110,14 @@ class Others(Protocol):
 
 
 class Controllership:
-    """Of one broker in one session."""
+    """Of one broker in one session. config: its properties, of which those about elections count while it is the controller."""
 
     def __init__(
         self,
         node_id: int,
         store: ZooKeeperStore,
         others: Others,
+        config: Mapping[str, Any],
         *,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
@@ -117,6 +126,7 @@ class Controllership:
         self._node_id = node_id
         self._store = store
         self._others = others
+        self._config = config
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._newer_epoch = newer_epoch
@@ -175,7 +185,7 @@ class Controllership:
             await self._store.delete(paths.CONTROLLER)
             return
         _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
-        self.term = Term(own, self._store, self._others, self._now_ms, self._monotonic_ms)
+        self.term = Term(own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms)
         try:
             await self.term.run()
         finally:
@@ -192,12 +202,14 @@ class Term:
         controller: Controller,
         store: ZooKeeperStore,
         others: Others,
+        config: Mapping[str, Any],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._controller = controller
         self._store = store
         self._others = others
+        self._config = config
         self._now_ms = now_ms
         self._clock = monotonic_ms
         self._events: asyncio.Queue[Callable[[], Out] | None] = asyncio.Queue()
@@ -208,6 +220,8 @@ class Term:
         self._dirty: set[str] = set()  # what a watch has said something of since
         self._topics: dict[str, StoredTopic] = {}
         self._failed: BaseException | None = None
+        self._moved = asyncio.Event()  # set when something may have changed, then another one
+        self._is_over = False
         self.newer_epoch = -1
         """The controller epoch that a broker has refused this one with; -1: none has."""
 
@@ -216,11 +230,14 @@ class Term:
         try:
             await self._begin()
             self._running.start(self._tick_for_ever())
+            self._running.start(self._balance_for_ever())
             while (event := await self._events.get()) is not None:
                 self._carry_out(event())
             if self._failed is not None:
                 raise self._failed
         finally:
+            self._is_over = True
+            self._moved.set()
             await self._running.stop()
             for asked in self._asked.values():
                 asked.cancel()
@@ -241,7 +258,7 @@ class Term:
             del self._asked[token]
 
     async def move_leaders(self, broker: int) -> list[Partition]:
-        """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads."""
+        """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads. Raises ConnectionError."""
         led = [partition for partition, image in self._controller.partitions.items() if image.state.leader == broker]
         for partition in led:
             image = self._controller.partitions[partition]
@@ -253,11 +270,74 @@ class Term:
         left = {one: image.state.leader for one, image in self._controller.partitions.items()}
         return [one for one in led if left.get(one) == broker]
 
+    async def elect(
+        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_s: float
+    ) -> dict[Partition, int]:
+        """Have preferred leaders elected; or, if it `gives_up`, any live replica where nobody can lead, whatever is lost by that.
+        Answers an error code each; of all partitions (None) those are left out that need no election. Raises ConnectionError."""
+        wanted = list(self._controller.partitions) if asked is None else list(dict.fromkeys(asked))
+        answers: dict[Partition, int] = {}
+        try:
+            async with asyncio.timeout(timeout_s):
+                for partition in wanted:
+                    answers[partition] = machine.refuse_election(self._controller, partition, gives_up=gives_up)
+                held = [one for one in wanted if answers[one] == ErrorCode.NONE]
+                answers.update(dict.fromkeys(held, int(ErrorCode.REQUEST_TIMED_OUT)))
+                for at in range(0, len(held), MOVED_A_SECOND):
+                    if at:
+                        await asyncio.sleep(1)
+                    await self._elect_some(held[at : at + MOVED_A_SECOND], gives_up, answers)
+        except TimeoutError:
+            _log.debug("not all of %d elections were over within %g s", len(wanted), timeout_s)
+        if asked is None:
+            return {one: error for one, error in answers.items() if error != ErrorCode.ELECTION_NOT_NEEDED}
+        return answers
+
+    async def _elect_some(self, wanted: Sequence[Partition], gives_up: bool, answers: dict[Partition, int]) -> None:
+        for partition in wanted:
+            if gives_up:
+                _log.warning("topic=%s partition=%d: an operator gives up what its live replicas lack", *partition)
+                self._put(partial(machine.on_wish, self._controller, partition, self._clock(), gives_up=True))
+            else:
+                self._put(partial(self._prefer, partition))
+        await self._settle()
+        open_ = set(wanted)
+        while open_:
+            moved = self._moved
+            for partition in list(open_):
+                error = self._outcome(partition, gives_up)
+                if error is not None:
+                    answers[partition] = error
+                    open_.discard(partition)
+            if open_:
+                await self._until_moved(moved)
+
+    async def _until_moved(self, moved: asyncio.Event | None = None) -> None:
+        """Until an event was dealt with, since now or since this was the one to wait for. Raises ConnectionError."""
+        await (moved or self._moved).wait()
+        if self._is_over:
+            raise ConnectionError("another controller has been elected")
+
+    def _prefer(self, partition: Partition) -> Out:
+        image = self._controller.partitions.get(partition)
+        return [] if image is None else self._move(partition, image.replicas[0])
+
+    def _outcome(self, partition: Partition, gives_up: bool) -> int | None:
+        """How an election has ended; None: not yet."""
+        image = self._controller.partitions.get(partition)
+        if image is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if image.state.leader == image.replicas[0] or (gives_up and image.state.leader != NO_LEADER):
+            return ErrorCode.NONE
+        if gives_up or image.wanted_leader is not None or partition in self._controller.writing:
+            return None
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
     def _move(self, partition: Partition, leader: int) -> Out:
         return machine.on_wish(self._controller, partition, self._clock(), leader=leader)
 
     async def _settle(self) -> None:
-        """Until what is in the queue now has been dealt with and written."""
+        """Until what is in the queue now has been dealt with and written. Raises ConnectionError: this term is over."""
         done = asyncio.Event()
 
         def mark() -> Out:
@@ -265,11 +345,17 @@ class Term:
             return []
 
         self._put(mark)
-        await done.wait()
+        while not done.is_set():
+            await self._until_moved()
         for _ in range(50):
             if not self._controller.writes:
                 return
             await asyncio.sleep(0.02)
+
+    def is_registered(self, broker: int, broker_epoch: int) -> bool:
+        """Whether a broker lives under this registration."""
+        registration = self._controller.registrations.get(broker)
+        return registration is not None and registration.epoch == broker_epoch
 
     def configs_changed(self) -> None:
         """A topic's configs are others: elections depend on two of them."""
@@ -306,6 +392,8 @@ class Term:
             self._pictures.on_states(self._controller.news)
             self._controller.news.clear()
         self._pictures.send()
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     def _work(self, work: Callable[[], Awaitable[None]]) -> None:
         self._running.start(self._ending(work))
@@ -320,6 +408,22 @@ class Term:
             _log.exception("the controller of epoch %d has failed", self._controller.epoch)
             self._end(StoreError(paths.CONTROLLER, str(error)))
 
+    async def _balance_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._config["leader.imbalance.check.interval.seconds"])
+            if not self._config["auto.leader.rebalance.enable"]:
+                continue
+            controller, percentage = self._controller, self._config["leader.imbalance.per.broker.percentage"]
+            unbalanced = balance.find_unbalanced(controller.partitions, controller.registrations, percentage)
+            if not unbalanced:
+                continue
+            _log.info("%d partitions are to be led by their preferred leaders again", len(unbalanced))
+            try:
+                # The bound: however many there are, each has its turn, and answers.
+                await self.elect(unbalanced, gives_up=False, timeout_s=60 + len(unbalanced) / MOVED_A_SECOND)
+            except ConnectionError:
+                return
+
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -332,12 +436,13 @@ class Term:
         await self._store.sync()
         brokers = await read_brokers(self._store, self._on_brokers)
         self._topics = await self._stored_topics()
-        images = await read_states(self._store, list(self._topics.values()))
+        images = await read_states(self._store, list(self._topics.values()), self._patience_ms)
         out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
         self._others.know(brokers.endpoints)
         self._pictures.on_brokers(brokers.endpoints)
         self._carry_out(out)
         self._look_again("deletions", self._read_deleted)
+        self._on_preferred("", Event.CREATED)
         self._on_topics("", Event.CHILDREN)  # What came between the two looks.
 
     def _on_brokers(self, _: str, __: Event) -> None:
@@ -348,6 +453,9 @@ class Term:
 
     def _on_deleted(self, _: str, __: Event) -> None:
         self._look_again("deletions", self._read_deleted)
+
+    def _on_preferred(self, _: str, __: Event) -> None:
+        self._look_again("preferred leaders", self._read_preferred)
 
     def _look_again(self, about: str, read: Callable[[], Awaitable[None]]) -> None:
         """One look at a time; a watch that fires meanwhile asks for one more."""
@@ -379,7 +487,13 @@ class Term:
 
     async def _stored_topics(self) -> dict[str, StoredTopic]:
         """All topics; a change of one of them, and a new one, is looked at."""
-        return await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics))
+        given = {MAY_LOSE: str(self._config[MAY_LOSE]).lower()}
+        return await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics), given)
+
+    @property
+    def _patience_ms(self) -> int:
+        patience_ms: int = self._config["unclean.recovery.timeout.ms"]
+        return patience_ms
 
     async def _read_topics(self) -> None:
         topics = await self._stored_topics()
@@ -390,7 +504,7 @@ class Term:
         if gone:  # By an old tool, which told nobody.
             self._put(lambda: machine.on_deleted(self._controller, _partitions_of(gone), self._clock()))
         if others:
-            images = await read_states(self._store, others)
+            images = await read_states(self._store, others, self._patience_ms)
             self._put(lambda: self._others_changed(others, images))
 
     def _others_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, Image]) -> Out:
@@ -401,10 +515,30 @@ class Term:
                 image = self._controller.partitions.get(partition)
                 if image is None:
                     continue
-                image.may_lose = topic.may_lose
+                image.may_lose = topic.may_lose(partition[1])
                 if image.state.min_isr != topic.min_isr:
                     out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr)
         return out
+
+    async def _read_preferred(self) -> None:
+        """What an old tool has asked for by `/admin/preferred_replica_election`: it is taken, and the node removed."""
+        if await self._store.exists(paths.PREFERRED_ELECTION, self._on_preferred) is None:
+            return
+        try:
+            data, stat = await self._store.get(paths.PREFERRED_ELECTION)
+        except NoNodeError:
+            return
+        try:
+            asked = read_preferred(data)
+        except BadValueError as error:
+            _log.error("an election of preferred leaders isn't held: %s", error)
+        else:
+            try:
+                await self.elect(asked, gives_up=False, timeout_s=60 + len(asked) / MOVED_A_SECOND)
+            except ConnectionError:
+                return  # The next controller finds the node, too.
+        with contextlib.suppress(NoNodeError, BadVersionError):
+            await self._store.multi([*machine.guard(self._controller), Delete(paths.PREFERRED_ELECTION, stat.version)])
 
     async def _read_state(self, partition: Partition) -> None:
         state = await read_one_state(self._store, partition)

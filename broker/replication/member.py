@@ -43,7 +43,7 @@ from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.broker.uuids import new_uuid, uuid_text
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, raise_for
 from penstock.pyx.log.logmanager import LogManager
 
 HAND_OVER_S = 5.0
@@ -80,6 +80,7 @@ class Cluster:
     ) -> None:
         self._node_id = node_id
         self._store = store
+        self._config = config
         self._topics = topics
         self._between_brokers = between_brokers
         self._address = address
@@ -149,10 +150,11 @@ class Cluster:
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 if self._term is not None:
-                    _, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
+                    error, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
                 else:
                     asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
-                    _, left = await requests.announce_stop(*asked)
+                    error, left = await requests.announce_stop(*asked)
+            raise_for(error, "move what this broker leads")
         except Exception as error:  # noqa: BLE001 - the stop goes on, whatever it is
             _log.warning("the controller doesn't move what this broker leads: %s; others lead it once it is gone", error)
         else:
@@ -170,7 +172,7 @@ class Cluster:
         over = asyncio.Event()
         session = tasks.Group("session")
         controllership = self._controllership = Controllership(
-            self._node_id, store, self, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
+            self._node_id, store, self, self._config, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
             newer_epoch=lambda: self._replicas.roles.controller_epoch,
         )  # fmt: skip
         changes = ConfigChanges(store, self._topics, self._configs_changed)
@@ -272,9 +274,26 @@ class Cluster:
 
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
-        if self._term is None:
+        term = self._term
+        if term is None:
             return int(ErrorCode.NOT_CONTROLLER), []
-        return int(ErrorCode.NONE), await self._term.move_leaders(broker)
+        if not term.is_registered(broker, broker_epoch):
+            return int(ErrorCode.STALE_BROKER_EPOCH), []
+        try:
+            return int(ErrorCode.NONE), await term.move_leaders(broker)
+        except ConnectionError:
+            return int(ErrorCode.NOT_CONTROLLER), []
+
+    async def on_elect_leaders(
+        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+    ) -> Mapping[Partition, int] | None:
+        """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
+        if self._term is None:
+            return None
+        try:
+            return await self._term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)
+        except ConnectionError:
+            return None
 
     # What this broker sends, to itself too
 

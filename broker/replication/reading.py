@@ -17,7 +17,7 @@ from penstock.broker.context import Endpoint
 from penstock.broker.replication.registration import read_endpoints
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
 from penstock.broker.store.values import INT_MAX, Fields
-from penstock.broker.topic import check_name
+from penstock.broker.topic import TRANSACTION_STATE, check_name
 from penstock.broker.uuids import uuid_bytes
 from penstock.errors import KafkaError
 from penstock.pyx.wire.message import NIL_UUID
@@ -44,7 +44,19 @@ class StoredTopic:
     topic_id: bytes
     replicas: list[tuple[int, ...]]  # by partition
     min_isr: int
-    may_lose: bool
+    loses: bool
+
+    def may_lose(self, partition: int) -> bool:
+        """Whether the configs let a replica lead that may lack what was answered. Never one of transactions: a decision that is lost
+        halves one."""
+        return self.loses and not self._is_guarded(partition)
+
+    def patience_ms(self, partition: int, configured_ms: int) -> int:
+        """How long a partition without a leader waits for all its replicas; -1: for ever."""
+        return -1 if self._is_guarded(partition) else configured_ms
+
+    def _is_guarded(self, partition: int) -> bool:
+        return self.name == TRANSACTION_STATE and len(self.replicas[partition]) > 1
 
 
 async def read_brokers(store: Store, changed: Watch) -> Brokers:
@@ -71,8 +83,11 @@ async def read_brokers(store: Store, changed: Watch) -> Brokers:
     return found
 
 
-async def read_topics(store: Store, changed: Watch, names: Sequence[str]) -> dict[str, StoredTopic]:
-    """These topics' nodes; `changed` is called when one of them grows or goes. One that can't be read is said and left out."""
+async def read_topics(
+    store: Store, changed: Watch, names: Sequence[str], given: Mapping[str, str]
+) -> dict[str, StoredTopic]:
+    """These topics' nodes; `changed` is called when one of them grows or goes. One that can't be read is said and left out. given:
+    this broker's configs, which count where the store has none."""
     defaults = await _configs(store, paths.default_broker_config())
     nodes = await _each(store, [paths.topic(name) for name in names], changed)
     configs = await asyncio.gather(*(_configs(store, paths.topic_config(name)) for name in names))
@@ -81,21 +96,21 @@ async def read_topics(store: Store, changed: Watch, names: Sequence[str]) -> dic
         if node is None:
             continue
         try:
-            found[name] = _topic(name, node[0], {**defaults, **own})
+            found[name] = _topic(name, node[0], {**given, **defaults, **own})
         except (BadValueError, KafkaError, ValueError) as error:
             _log.error("the topic `%s` has no leader: %s", name, error)
     return found
 
 
-async def read_states(store: Store, topics: Sequence[StoredTopic]) -> dict[tuple[str, int], Image]:
+async def read_states(store: Store, topics: Sequence[StoredTopic], patience_ms: int) -> dict[tuple[str, int], Image]:
     """What the store has of each partition of these topics. One that can't be read is said and left out: nothing of it is
-    decided."""
+    decided. patience_ms: `unclean.recovery.timeout.ms`."""
     keys = [(topic, index) for topic in topics for index in range(len(topic.replicas))]
     nodes = await _each(store, [paths.partition_state(topic.name, index) for topic, index in keys])
     found = {}
     for (topic, index), node in zip(keys, nodes, strict=True):
         try:
-            found[topic.name, index] = _image(topic, index, node)
+            found[topic.name, index] = _image(topic, index, node, patience_ms)
         except BadValueError as error:
             _log.error("topic=%s partition=%d stays as it is: %s", topic.name, index, error)
     return found
@@ -107,12 +122,14 @@ async def read_one_state(store: Store, partition: tuple[str, int]) -> LeaderAndI
     return None if node is None else read_state(paths.partition_state(*partition), node[0], node[2])
 
 
-def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None) -> Image:
+def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, patience_ms: int) -> Image:
     if node is None:
         state = replace(NOT_CREATED, min_isr=topic.min_isr)
     else:
         state = read_state(paths.partition_state(topic.name, index), node[0], node[2])
-    image = Image(topic.topic_id, topic.replicas[index], state, may_lose=topic.may_lose)
+    image = Image(
+        topic.topic_id, topic.replicas[index], state, may_lose=topic.may_lose(index), patience_ms=topic.patience_ms(index, patience_ms)
+    )
     if state.min_isr != topic.min_isr:
         image.wanted_min_isr = topic.min_isr
     return image
@@ -168,6 +185,13 @@ def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
         _log.error("the list of topics to be deleted doesn't count: %s", error)
         listed = []
     return sorted({*names, *(name for name in listed if isinstance(name, str))})
+
+
+def read_preferred(data: bytes) -> list[tuple[str, int]]:
+    """The partitions that `/admin/preferred_replica_election` names. Raises BadValueError."""
+    fields = Fields.read(paths.PREFERRED_ELECTION, data)
+    asked = [Fields(fields.path, one) for one in fields.several("partitions")]
+    return [(one.text("topic"), one.number("partition", 0, INT_MAX)) for one in asked]
 
 
 def controller_of(data: bytes) -> int:

@@ -9,7 +9,8 @@ A follower's fetches end before its role changes, and begin after it.
 
 A log is made only where this broker has no seat by the state, marked `unclean` or not. A seat whose log isn't there, or is
 damaged, is answered KAFKA_STORAGE_ERROR for as long as it is so: the controller takes the seat away, but the last one stays,
-without a leader, until its log is back (*an unmounted disk that makes a partition begin again, empty*).
+without a leader, until its log is back (*an unmounted disk that makes a partition begin again, empty*), or an operator gives up
+what it held (ElectLeaders, unclean): then the controller takes the last seat away, too.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from penstock.broker.configs.topicconfig import log_config
 from penstock.broker.logs.logdirs import LogDirs, set_aside, topic_id_in
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.log.replicatable import Replica as Member
@@ -292,7 +294,12 @@ class Replicas:
                 _log.error("topic=%s partition=%d should be here, and no log folder holds it", name, index)
             self._damaged.add(role.partition)
         if role.partition in self._damaged and has_seat:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "it has a seat by the partition's state, and its log isn't whole")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "it has a seat by the partition's state, and its log isn't whole. Put it back, or repair it with `penstock log "
+                "repair` while this broker is stopped; `penstock cluster elect "
+                f"{quoted(f'{name}:{index}')} --unclean` gives up what no live replica holds",
+            )
         self._damaged.discard(role.partition)
         place = self._dirs.place(role.partition)
         if place.holds(role.partition).exists():

@@ -266,6 +266,7 @@ class paths:
     CONTROLLER = "/controller"
     CONTROLLER_EPOCH = "/controller_epoch"
     DELETE_TOPICS = "/admin/delete_topics"
+    PREFERRED_ELECTION = "/admin/preferred_replica_election"
     CLUSTER_ID = "/cluster/id"
     PRODUCER_IDS = "/latest_producer_id_block"
     FEATURES = "/feature"

@@ -31,6 +31,7 @@ class Admin(Client):
     create_topics = topics.create_topics
     delete_topics = topics.delete_topics
     create_partitions = topics.create_partitions
+    elect_leaders = topics.elect_leaders
 
     describe_configs = configs.describe_configs
     config_entries = configs.config_entries

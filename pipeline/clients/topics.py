@@ -1,13 +1,13 @@
-"""Topics: created, grown, deleted."""
+"""Topics: created, grown, deleted; their leaders elected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
-from penstock.pipeline.clients.client import ANY_NODE, Client
+from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition
 from penstock.pyx.wire import messages
 
 CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
@@ -97,6 +97,29 @@ async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
     await client.retry(attempt, also=CONTROLLER_WAIT)
     for name in counts:
         client.forget(name)
+
+
+async def elect_leaders(client: Client, partitions: Sequence[TopicPartition], *, unclean: bool) -> dict[TopicPartition, int]:
+    """Have preferred leaders elected, or (unclean) any live replica where nobody can lead. Answers an error code each."""
+    form = messages.ElectLeadersRequest
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+
+    async def attempt() -> dict[TopicPartition, int]:
+        request = form(
+            election_type=int(unclean),
+            topic_partitions=[form.TopicPartitions(topic=name, partitions=held) for name, held in by_topic.items()],
+            timeout_ms=client.config["request.timeout.ms"],
+        )
+        answer = await _ask_controller(client, request)
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            await client.metadata([], refresh=True)
+        raise_for(answer.error_code, "elect leaders")
+        found = answer.replica_election_results
+        return {(topic.topic, one.partition_id): one.error_code for topic in found for one in topic.partition_result}
+
+    return await client.retry(attempt, also=CONTROLLER_WAIT)
 
 
 async def _ask_controller(client: Client, request: Any) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.metadata import Cluster, PartitionInfo
-from penstock.pipeline.commands.common import cluster
+from penstock.pipeline.commands.common import chosen_partitions, cluster
 from penstock.pipeline.options import Invocation, show_rows
 
 MIN_ISR = "min.insync.replicas"
@@ -22,7 +24,7 @@ Row = dict[str, Any]
 Look = tuple[list[Row], list[Row]]
 
 
-@click.command("cluster")
+@click.group("cluster", invoke_without_command=True)
 @click.option(
     "--watch",
     "every_s",
@@ -41,6 +43,12 @@ def command(invocation: Invocation, every_s: float | None) -> None:
 
     Example: penstock cluster --watch 2
     """
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(f"options go behind `{context.invoked_subcommand}`")
+        return
     if every_s is None:
         brokers, troubled = invocation.ask(_look)
         _show(invocation, brokers, troubled)
@@ -58,6 +66,39 @@ def command(invocation: Invocation, every_s: float | None) -> None:
             await asyncio.sleep(wait_s)
 
     invocation.ask(watch)
+
+
+@command.command("elect")
+@click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
+@click.option("--unclean", is_flag=True, help="Give up what only replicas hold that are away, or lost their logs.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@cluster
+def elect(invocation: Invocation, words: Sequence[str], unclean: bool, yes: bool) -> None:
+    """Elect leaders: the preferred one of each partition, if it is in sync.
+
+    With `--unclean`, where a partition has no leader: the longest log of the replicas that live leads. Records that only others
+    hold are lost, also those that producers were answered; a log that is lost or damaged everywhere begins again, empty.
+
+    Example: penstock cluster elect flights
+
+    Example: penstock cluster elect flights:0 --unclean
+    """
+    if unclean and not yes:
+        question = f"let {', '.join(words)} go on without the records that no live replica holds?"
+        click.confirm(question, abort=True, err=True)
+
+    async def work(admin: Admin) -> dict[TopicPartition, int]:
+        return await admin.elect_leaders(await chosen_partitions(admin, words), unclean=unclean)
+
+    found = invocation.ask(work)
+    invocation.show(
+        [
+            {"topic": topic, "partition": partition, "elected": not code, "error": ErrorCode(code).name if code else None}
+            for (topic, partition), code in sorted(found.items())
+        ]
+    )
+    if any(code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED) for code in found.values()):
+        raise SystemExit(1)
 
 
 def _show(invocation: Invocation, brokers: list[Row], troubled: list[Row]) -> None:

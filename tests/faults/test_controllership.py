@@ -78,7 +78,7 @@ class Broker:
             store, self.member, ADDRESS, {"folders": [{"id": str(self.number)}], "machine": "m", "boot": "b"}
         )
         self.controllership = Controllership(
-            self.number, store, self.world, now_ms=now_ms, monotonic_ms=now_ms,
+            self.number, store, self.world, self.world.config, now_ms=now_ms, monotonic_ms=now_ms,
             newer_epoch=lambda: self.roles.controller_epoch,
         )  # fmt: skip
         self.running = asyncio.create_task(self._run(self.controllership))
@@ -120,6 +120,13 @@ class World:
     def __init__(self, server: ZooKeeper) -> None:
         self.servers = ZooKeeperHome(server.address).servers
         self.brokers: dict[int, Broker] = {}
+        self.config: dict[str, object] = {
+            "unclean.leader.election.enable": False,
+            "unclean.recovery.timeout.ms": -1,
+            "auto.leader.rebalance.enable": True,
+            "leader.imbalance.check.interval.seconds": 300,
+            "leader.imbalance.per.broker.percentage": 10,
+        }
 
     async def start(self, *numbers: int) -> None:
         """Start these brokers."""
