@@ -83,6 +83,11 @@ class ClusterMember(Protocol):
         """The brokers that live, and where the clients of a listener reach them."""
         ...
 
+    @property
+    def racks(self) -> Mapping[int, str]:
+        """Where brokers stand that say it."""
+        ...
+
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
         ...
@@ -208,6 +213,14 @@ class Context:
         if self.cluster is None:
             return {self.node_id: self.advertised_for(listener)}
         return self.cluster.brokers_for(listener)
+
+    @property
+    def racks(self) -> Mapping[int, str]:
+        """Where brokers stand that say it (`broker.rack`)."""
+        if self.cluster is not None:
+            return self.cluster.racks
+        rack = self.config["broker.rack"]
+        return {} if rack is None else {self.node_id: rack}
 
     @property
     def controller_id(self) -> int:

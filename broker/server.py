@@ -275,7 +275,7 @@ class Server:
             raise ServerError(str(error)) from None
         await context.load()
         await restoring.read(self._forget)
-        await _register(store, self.node_id, self._listeners, controller_epoch)
+        await _register(store, self.node_id, self._listeners, controller_epoch, self.config["broker.rack"])
         self._clean = False
         await restoring.load(controller_epoch)
         await self._keep_store(store, dirs)
@@ -466,7 +466,9 @@ async def _next_controller_epoch(store: Store, now_ms: int) -> int:
     return epoch
 
 
-async def _register(store: Store, node_id: int, listeners: Sequence[Listener], controller_epoch: int) -> None:
+async def _register(
+    store: Store, node_id: int, listeners: Sequence[Listener], controller_epoch: int, rack: str | None = None
+) -> None:
     """Say in the store that this broker lives and is the controller."""
     first = listeners[0].client_endpoint()
     broker = {
@@ -476,7 +478,7 @@ async def _register(store: Store, node_id: int, listeners: Sequence[Listener], c
         "jmx_port": -1,
         "endpoints": [f"{one.name}://{one.client_endpoint()}" for one in listeners],
         "listener_security_protocol_map": {one.name: PLAINTEXT for one in listeners},
-        "rack": None,
+        "rack": rack,
     }
     try:
         await store.create(paths.broker(node_id), json.dumps(broker).encode(), ephemeral=True, parents=True)

@@ -29,7 +29,9 @@ async def handle(context: Context, request: DescribeClusterRequest, call: Call) 
         cluster_id=context.cluster_id,
         controller_id=context.controller_id,
         brokers=[
-            DescribeClusterResponse.DescribeClusterBroker(broker_id=broker, host=host, port=port)
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker, host=host, port=port, rack=context.racks.get(broker)
+            )
             for broker, (host, port) in context.brokers_for(call.listener).items()
         ],
     )

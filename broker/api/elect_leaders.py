@@ -10,7 +10,7 @@ named, and those that weren't named (null = all) aren't answered.
 from collections.abc import Mapping
 
 from penstock.broker.context import Call, ClusterMember, Context
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 
 KEY, VERSIONS = 43, (0, 2)
@@ -57,7 +57,7 @@ def _results(found: Mapping[tuple[str, int], int]) -> list[Topic]:
     topics: dict[str, Topic] = {}
     for (name, index), code in sorted(found.items()):
         topic = topics.setdefault(name, Topic(topic=name, partition_result=[]))
-        why = None if code == ErrorCode.NONE else f"{name}-{index}: {ErrorCode(code).text}"
+        why = None if code == ErrorCode.NONE else str(KafkaError(code, f"{name}-{index}"))
         topic.partition_result.append(Partition(partition_id=index, error_code=code, error_message=why))
     return list(topics.values())
 

@@ -34,8 +34,9 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     """Answer for the topics that are asked for."""
     if _is_wrong(request, call):
         return await _refused(request, call)
+    racks = context.racks
     brokers = [
-        MetadataResponse.MetadataResponseBroker(node_id=broker, host=host, port=port)
+        MetadataResponse.MetadataResponseBroker(node_id=broker, host=host, port=port, rack=racks.get(broker))
         for broker, (host, port) in context.brokers_for(call.listener).items()
     ]
     response = MetadataResponse(brokers=brokers, cluster_id=context.cluster_id, controller_id=context.controller_id)

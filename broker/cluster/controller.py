@@ -260,8 +260,8 @@ def on_wish(
     min_isr: int | None = None,
     gives_up: bool = False,
 ) -> Out:
-    """Somebody wants another leader for now, or another min.insync.replicas from now on; or, where nobody can lead, gives up what
-    only replicas have that are away or lost their logs.
+    """Somebody wants another leader for now, or another min.insync.replicas from now on; or, where nobody can lead, gives up
+    what only replicas have that are away or lost their logs.
     """
     image = controller.partitions.get(partition)
     if image is None:

@@ -12,11 +12,11 @@ loses its seats in the ISR (its log may have ended elsewhere before), and in the
 notes that in the node that stays, by the broker epoch: `"noted"`. It addresses a broker only after that, and the next one
 doesn't take out once more a broker that has caught up since.
 
-`clean` is false after a power cut, or if a log folder is missing, failed, or not as the last registered run of this broker left it:
-each folder names that run's incarnation, and the node that stays says which one was the newest. **It stays false until the
-broker gets a LeaderAndIsrRequest that is addressed to its registration**, whatever happens in between: restarts, expired
-sessions. *A start that dies before a controller looked would otherwise make the next one look like an ordinary restart after
-kill -9, and a log without its tail would keep its seat.*
+`clean` is false after a power cut, or if a log folder is missing, failed, or not as the last registered run of this broker
+left it: each folder names that run's incarnation, and the node that stays says which one was the newest. **It stays false
+until the broker gets a LeaderAndIsrRequest that is addressed to its registration**, whatever happens in between: restarts,
+expired sessions. *A start that dies before a controller looked would otherwise make the next one look like an ordinary restart
+after kill -9, and a log without its tail would keep its seat.*
 """
 
 from __future__ import annotations
@@ -93,11 +93,13 @@ def register(
     home: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Operation]:
     """Register: one multi. is_first: the node that stays isn't there yet. replaces: a registration of this broker's own former
-    session is there; the broker holds the locks of the log folders that it names, so nobody else lives under it. version: of the
-    node that stays, where the broker has decided by it whether it is clean.
+    session is there; the broker holds the locks of the log folders that it names, so nobody else lives under it. version: of
+    the node that stays, where the broker has decided by it whether it is clean.
     """
     content = incarnation_json(Incarnation(incarnation))
-    stays: Operation = Create(paths.incarnation(broker), content) if is_first else Set(paths.incarnation(broker), content, version)
+    stays: Operation = (
+        Create(paths.incarnation(broker), content) if is_first else Set(paths.incarnation(broker), content, version)
+    )
     former: list[Operation] = [Delete(paths.broker(broker))] if replaces else []
     return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean, address, home), ephemeral=True)]
 

@@ -266,15 +266,20 @@ SCHEMA = Schema(
         Property("replica.lag.time.max.ms", _POSITIVE, 10_000, "A replica that lags for longer leaves the ISR."),
         Property("broker.rack", parse_str, None, "Where this broker stands: a partition's replicas are spread over the racks."),
         Property("auto.leader.rebalance.enable", parse_bool, True, "Let preferred leaders lead again by themselves."),
-        Property("leader.imbalance.check.interval.seconds", parse_int(1, LONG_MAX // 1000), 300, "How often that is looked at."),
         Property(
-            "leader.imbalance.per.broker.percentage", parse_int(0, 100), 10, "What others may lead of a broker's share, in percent."
+            "leader.imbalance.check.interval.seconds", parse_int(1, LONG_MAX // 1000), 300, "How often that is looked at."
+        ),
+        Property(
+            "leader.imbalance.per.broker.percentage",
+            parse_int(0, 100),
+            10,
+            "What others may lead of a broker's share, in percent.",
         ),
         Property(
             "unclean.recovery.timeout.ms",
             parse_int(-1, LONG_MAX),
             -1,
-            "How long a partition that nobody can lead waits for all its replicas, before the best live one leads; -1 = for ever.",
+            "How long a partition without a leader waits for all its replicas before the best live one leads; -1 = for ever.",
         ),
         Property("num.replica.fetchers", parse_int(1, 64), None, "Threads that fetch from leaders. [log folders, at most 4]"),
         Property("replica.fetch.wait.max.ms", parse_int(1, INT_MAX), 500, "How long a leader waits for records."),

@@ -136,8 +136,8 @@ class DataFolder:
         self._lock.write(Last(boot_id(), self._lock.read().flushed, self.incarnations))
 
     def begin_incarnation(self, incarnation: str, newest: str, *, is_known: bool) -> None:
-        """Its broker is about to register under an incarnation; `newest` is the store's up to then. is_known: the folder is as the
-        last run left it. Else it names no incarnation before its logs are open (`opened`). Raises OSError."""
+        """Its broker is about to register under an incarnation; `newest` is the store's up to then. is_known: the folder is as
+        the last run left it. Else it names no incarnation before its logs are open (`opened`). Raises OSError."""
         self._incarnation = incarnation
         self.incarnations = tuple(filter(None, (incarnation, newest))) if is_known else ()
         self._lock.write(self._lock.read()._replace(incarnations=self.incarnations))
@@ -204,8 +204,8 @@ def stop_incarnations(path: Path) -> tuple[str, ...]:
 
 
 def disown(path: Path, lock: Lock) -> None:
-    """Say in a stopped broker's folder that its logs aren't as the last run left them: in a cluster they have to catch up before
-    they count. Raises OSError."""
+    """Say in a stopped broker's folder that its logs aren't as the last run left them: in a cluster they have to catch up
+    before they count. Raises OSError."""
     if stop_incarnations(path):
         said = json.loads((path / CLEAN_SHUTDOWN).read_bytes())
         del said["incarnations"]

@@ -9,8 +9,8 @@ The boot id says later whether a power cut may have taken what wasn't flushed: t
 otherwise refuse. So it isn't guessed. Where the file is gone or holds something else it is "unknown", and stays so until all
 logs of the folder were opened.
 
-The incarnations say whether the cluster knows a later run of this broker than the folder does: then the folder was put back from
-a copy, or was away. The inode tells the folder from a copy of it that was made during the same run.
+The incarnations say whether the cluster knows a later run of this broker than the folder does: then the folder was put back
+from a copy, or was away. The inode tells the folder from a copy of it that was made during the same run.
 """
 
 from __future__ import annotations

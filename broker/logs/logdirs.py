@@ -269,9 +269,9 @@ class LogDirs:
         return self._where.get(key)
 
     def begin_incarnation(self, incarnation: str, newest: str) -> list[LogDir]:
-        """Say in the folders under which incarnation this broker is about to register; `newest`: the store's up to then, "" if it
-        has none. Answers those that another run of this broker has left, or none: they were put back from a copy, or were away.
-        Slow. Raises OSError."""
+        """Say in the folders under which incarnation this broker is about to register; `newest`: the store's up to then, "" if
+        it has none. Answers those that another run of this broker has left, or none: they were put back from a copy, or were
+        away. Slow. Raises OSError."""
         for log_dir in self.online:
             assert log_dir.folder is not None
             log_dir.is_current = not log_dir.partitions or newest in log_dir.folder.incarnations
@@ -279,9 +279,9 @@ class LogDirs:
         return [log_dir for log_dir in self.online if not log_dir.is_current]
 
     def choose(self, key: Key, topic_id: bytes, *, may_guess: bool) -> LogDir | None:
-        """The folder that holds a replica of a cluster; None: none does. Of several folders that hold one the only one that is as
-        the last run left it, or else, if it `may_guess`, the one whose log is longest; the others are set aside. Slow. Raises
-        KafkaError, OSError."""
+        """The folder that holds a replica of a cluster; None: none does. Of several folders that hold one the only one that is
+        as the last run left it, or else, if it `may_guess`, the one whose log is longest; the others are set aside. Slow.
+        Raises KafkaError, OSError."""
         holders = [log_dir for log_dir in self.online if key in log_dir.partitions]
         if len(holders) < 2:
             return self.of(key)

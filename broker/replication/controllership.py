@@ -258,7 +258,8 @@ class Term:
             del self._asked[token]
 
     async def move_leaders(self, broker: int) -> list[Partition]:
-        """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads. Raises ConnectionError."""
+        """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads. Raises
+        ConnectionError."""
         led = [partition for partition, image in self._controller.partitions.items() if image.state.leader == broker]
         for partition in led:
             image = self._controller.partitions[partition]
@@ -270,11 +271,10 @@ class Term:
         left = {one: image.state.leader for one, image in self._controller.partitions.items()}
         return [one for one in led if left.get(one) == broker]
 
-    async def elect(
-        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_s: float
-    ) -> dict[Partition, int]:
-        """Have preferred leaders elected; or, if it `gives_up`, any live replica where nobody can lead, whatever is lost by that.
-        Answers an error code each; of all partitions (None) those are left out that need no election. Raises ConnectionError."""
+    async def elect(self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_s: float) -> dict[Partition, int]:
+        """Have preferred leaders elected; or, if it `gives_up`, any live replica where nobody can lead, whatever is lost by
+        that. Answers an error code each; of all partitions (None) those are left out that need no election. Raises
+        ConnectionError."""
         wanted = list(self._controller.partitions) if asked is None else list(dict.fromkeys(asked))
         answers: dict[Partition, int] = {}
         try:
@@ -439,7 +439,7 @@ class Term:
         images = await read_states(self._store, list(self._topics.values()), self._patience_ms)
         out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
         self._others.know(brokers.endpoints)
-        self._pictures.on_brokers(brokers.endpoints)
+        self._pictures.on_brokers(brokers.endpoints, brokers.racks)
         self._carry_out(out)
         self._look_again("deletions", self._read_deleted)
         self._on_preferred("", Event.CREATED)
@@ -478,7 +478,7 @@ class Term:
         def event() -> Out:
             out = machine.on_brokers(self._controller, brokers.registrations, brokers.incarnations, self._clock())
             self._others.know(brokers.endpoints)
-            self._pictures.on_brokers(brokers.endpoints)
+            self._pictures.on_brokers(brokers.endpoints, brokers.racks)
             # Which replicas are offline depends on who lives.
             self._pictures.on_states(self._controller.partitions)
             return out

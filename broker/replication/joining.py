@@ -74,7 +74,7 @@ class Joining:
             logs,
             executor,
             between_brokers=context.between_brokers,
-            address=address_of(listeners, context.now_ms()),
+            address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
             noted=topics.logs.note_opened,
             now_ms=context.now_ms,

@@ -120,8 +120,8 @@ class Cluster:
         others = await begin(self._executor, self._dirs.begin_incarnation, self._member.incarnation, newest)
         for log_dir in others:
             _log.warning(
-                "log_dir=%s isn't as the last run of this broker left it: it was put back from a copy, changed, or away since. Its "
-                "replicas have to catch up before they are in sync; nobody leads a partition of which it has the last one, "
+                "log_dir=%s isn't as the last run of this broker left it: it was put back from a copy, changed, or away since. "
+                "Its replicas have to catch up before they are in sync; nobody leads a partition of which it has the last one, "
                 "until all its replicas are back or `penstock cluster elect TOPIC:PARTITION --unclean` gives up what they "
                 "may hold", log_dir.path,
             )  # fmt: skip
@@ -217,6 +217,11 @@ class Cluster:
     def controller(self) -> int:
         """The broker that is the controller, as it has told this one; -1: none has."""
         return self._topics.controller
+
+    @property
+    def racks(self) -> Mapping[int, str]:
+        """Where brokers stand that say it."""
+        return self._topics.racks
 
     def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
         """The brokers that live, and where the clients of a listener reach them."""

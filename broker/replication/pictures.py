@@ -50,11 +50,12 @@ class Pictures:
         self._running = running
         self._viewers: dict[int, _Viewer] = {}
         self._endpoints: Mapping[int, Mapping[str, Endpoint]] = {}
+        self._racks: Mapping[int, str] = {}
 
-    def on_brokers(self, endpoints: Mapping[int, Mapping[str, Endpoint]]) -> None:
+    def on_brokers(self, endpoints: Mapping[int, Mapping[str, Endpoint]], racks: Mapping[int, str]) -> None:
         """The registrations are others: everybody hears of them, and new ones of everything."""
         controller = self._controller
-        self._endpoints = endpoints
+        self._endpoints, self._racks = endpoints, racks
         for broker, registration in controller.registrations.items():
             viewer = self._viewers.get(broker)
             if viewer is None or viewer.epoch != registration.epoch:
@@ -106,7 +107,11 @@ class Pictures:
             offline = tuple(one for one in image.replicas if one not in controller.registrations)
             shown.append(PartitionMetadata(partition, image.topic_id, image.replicas, state, offline))
         brokers = tuple(
-            LiveBroker(broker, tuple(BrokerEndpoint(name, at.host, at.port) for name, at in places.items()))
+            LiveBroker(
+                broker,
+                tuple(BrokerEndpoint(name, at.host, at.port) for name, at in places.items()),
+                self._racks.get(broker),
+            )
             for broker, places in self._endpoints.items()
             if broker in controller.registrations
         )

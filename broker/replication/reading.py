@@ -14,7 +14,7 @@ from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, read
 from penstock.broker.cluster.planning import Image
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
 from penstock.broker.context import Endpoint
-from penstock.broker.replication.registration import read_endpoints
+from penstock.broker.replication.registration import read_endpoints, read_rack
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import TRANSACTION_STATE, check_name
@@ -29,11 +29,12 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Who is registered, under which incarnation, and where they are reached."""
+    """Who is registered, under which incarnation, where they are reached, and in which racks they stand."""
 
     registrations: dict[int, Registration] = field(default_factory=dict)
     incarnations: dict[int, Incarnation] = field(default_factory=dict)
     endpoints: dict[int, dict[str, Endpoint]] = field(default_factory=dict)
+    racks: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class StoredTopic:
     loses: bool
 
     def may_lose(self, partition: int) -> bool:
-        """Whether the configs let a replica lead that may lack what was answered. Never one of transactions: a decision that is lost
-        halves one."""
+        """Whether the configs let a replica lead that may lack what was answered. Never one of transactions: a decision that
+        is lost halves one."""
         return self.loses and not self._is_guarded(partition)
 
     def patience_ms(self, partition: int, configured_ms: int) -> int:
@@ -69,6 +70,8 @@ async def read_brokers(store: Store, changed: Watch) -> Brokers:
         try:
             found.registrations[broker] = read_registration(broker, node[0], node[1])
             found.endpoints[broker] = read_endpoints(broker, node[0])
+            if (rack := read_rack(broker, node[0])) is not None:
+                found.racks[broker] = rack
         except BadValueError as error:
             found.registrations.pop(broker, None)
             _log.error("broker %d doesn't count as registered: %s", broker, error)
@@ -83,11 +86,9 @@ async def read_brokers(store: Store, changed: Watch) -> Brokers:
     return found
 
 
-async def read_topics(
-    store: Store, changed: Watch, names: Sequence[str], given: Mapping[str, str]
-) -> dict[str, StoredTopic]:
-    """These topics' nodes; `changed` is called when one of them grows or goes. One that can't be read is said and left out. given:
-    this broker's configs, which count where the store has none."""
+async def read_topics(store: Store, changed: Watch, names: Sequence[str], given: Mapping[str, str]) -> dict[str, StoredTopic]:
+    """These topics' nodes; `changed` is called when one of them grows or goes. One that can't be read is said and left out.
+    given: this broker's configs, which count where the store has none."""
     defaults = await _configs(store, paths.default_broker_config())
     nodes = await _each(store, [paths.topic(name) for name in names], changed)
     configs = await asyncio.gather(*(_configs(store, paths.topic_config(name)) for name in names))
@@ -128,7 +129,11 @@ def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, 
     else:
         state = read_state(paths.partition_state(topic.name, index), node[0], node[2])
     image = Image(
-        topic.topic_id, topic.replicas[index], state, may_lose=topic.may_lose(index), patience_ms=topic.patience_ms(index, patience_ms)
+        topic.topic_id,
+        topic.replicas[index],
+        state,
+        may_lose=topic.may_lose(index),
+        patience_ms=topic.patience_ms(index, patience_ms),
     )
     if state.min_isr != topic.min_isr:
         image.wanted_min_isr = topic.min_isr

@@ -11,6 +11,7 @@ finds one of its own id there
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,15 @@ from penstock.broker.context import Endpoint
 from penstock.broker.listeners import PLAINTEXT, Listener
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.store.base import BadVersionError, Event, NodeExistsError, NoNodeError, StoreError, paths
+from penstock.broker.store.base import (
+    BadValueError,
+    BadVersionError,
+    Event,
+    NodeExistsError,
+    NoNodeError,
+    StoreError,
+    paths,
+)
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.durable import boot_id
@@ -37,8 +46,8 @@ class IdTakenError(StoreError):
     """Another broker lives under this id; the text is one sentence for the user."""
 
 
-def address_of(listeners: Sequence[Listener], now_ms: int) -> dict[str, Any]:
-    """Where this broker is reached, as Kafka's brokers say it."""
+def address_of(listeners: Sequence[Listener], rack: str | None, now_ms: int) -> dict[str, Any]:
+    """Where this broker is reached and stands, as Kafka's brokers say it."""
     first = listeners[0].client_endpoint()
     return {
         "host": first.host,
@@ -47,7 +56,7 @@ def address_of(listeners: Sequence[Listener], now_ms: int) -> dict[str, Any]:
         "timestamp": str(now_ms),
         "endpoints": [f"{one.name}://{one.client_endpoint()}" for one in listeners],
         "listener_security_protocol_map": {one.name: PLAINTEXT for one in listeners},
-        "rack": None,
+        "rack": rack,
         "features": {},
     }
 
@@ -75,6 +84,14 @@ def read_endpoints(broker: int, data: bytes) -> dict[str, Endpoint]:
     return found
 
 
+def read_rack(broker: int, data: bytes) -> str | None:
+    """Where a registered broker stands; None: it doesn't say. Raises BadValueError."""
+    rack = json.loads(data).get("rack")
+    if rack is not None and not isinstance(rack, str):
+        raise BadValueError(paths.broker(broker), "`rack` should be a text")
+    return rack
+
+
 async def register(
     store: ZooKeeperStore,
     member: Member,
@@ -84,8 +101,8 @@ async def register(
 ) -> None:
     """Register in this session; `member` knows its broker epoch then.
 
-    begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in the
-    log folders that another one begins, and answers whether they all are of that one. Raises IdTakenError, StoreError.
+    begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in
+    the log folders that another one begins, and answers whether they all are of that one. Raises IdTakenError, StoreError.
     """
     path = paths.broker(member.broker)
     patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()

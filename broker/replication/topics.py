@@ -63,6 +63,11 @@ class ClusterTopics(Topics):
         """The brokers that live."""
         return sorted(self.live)
 
+    @property
+    def racks(self) -> dict[int, str]:
+        """Where brokers stand that say it."""
+        return {broker: one.rack for broker, one in self.live.items() if one.rack is not None}
+
     async def prepare(self, picture: UpdateMetadata) -> dict[str, Prepared]:
         """What the store says of topics that are new in a picture, or have grown. Raises StoreError."""
         seen = _by_name(picture)
@@ -156,7 +161,7 @@ class ClusterTopics(Topics):
         self.check_new(name, partitions, configs)
         await self._until_free(name)
         topic_id = new_uuid()
-        placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id)
+        placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id, racks=self.racks)
         states = [PartitionState(index, -1, 0, list(replicas), []) for index, replicas in enumerate(placed)]
         topic = Topic(name, topic_id, states, dict(configs))
         try:
@@ -189,7 +194,7 @@ class ClusterTopics(Topics):
                 return
             have = len(topic.partitions)
             factor = min(len(topic.partitions[0].replicas), len(self.brokers))
-            placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have)
+            placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
             added = [PartitionState(have + at, -1, 0, list(replicas), []) for at, replicas in enumerate(placed)]
             grown = Topic(name, topic.topic_id, [*topic.partitions, *added], topic.configs)
             async with stored(name):

@@ -128,7 +128,12 @@ def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes, Lock]]:
         checkpoints, topic_id = Checkpoints(str(data), stop_text(data)), topic_id_in(folder) or bytes(16)
         clean = (data / CLEAN_SHUTDOWN).exists()
         exact = clean or checkpoints.knows_end(key, topic_id)
-        yield _look(folder, checkpoints.of(key, topic_id, read_amendment(str(folder))), clean, exact), checkpoints, topic_id, lock
+        yield (
+            _look(folder, checkpoints.of(key, topic_id, read_amendment(str(folder))), clean, exact),
+            checkpoints,
+            topic_id,
+            lock,
+        )
 
 
 def _look(folder: Path, known: Offsets, clean: bool, exact: bool) -> Lost:

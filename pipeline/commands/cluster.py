@@ -93,7 +93,7 @@ def elect(invocation: Invocation, words: Sequence[str], unclean: bool, yes: bool
     found = invocation.ask(work)
     invocation.show(
         [
-            {"topic": topic, "partition": partition, "elected": not code, "error": ErrorCode(code).name if code else None}
+            {"topic": topic, "partition": partition, "elected": not code, "error": KafkaError(code).name if code else None}
             for (topic, partition), code in sorted(found.items())
         ]
     )

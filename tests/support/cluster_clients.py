@@ -86,6 +86,22 @@ def read(world: ClusterProcesses, topic: str, up_to: int) -> list[tuple[int, int
     return found
 
 
+def write(world: ClusterProcesses, topic: str, count: int = 50) -> Writer:
+    """Records that were answered."""
+    writer = Writer(world, topic).start()
+    writer.wait_for(count, world)
+    writer.end()
+    assert not writer.failed
+    return writer
+
+
+def check_answered(world: ClusterProcesses, topic: str, *writers: Writer) -> None:
+    """What these were answered is there, and every offset once, whatever others wrote."""
+    answered = {one for writer in writers for one in writer.answered}
+    found = read(world, topic, max(offset for offset, _ in answered) + 1)
+    assert answered <= set(found) and [offset for offset, _ in found] == list(range(len(found)))
+
+
 def check(world: ClusterProcesses, topic: str, writer: Writer) -> None:
     """Nothing that was answered is lost, moved or doubled."""
     assert not writer.failed

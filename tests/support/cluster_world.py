@@ -95,7 +95,17 @@ class ClusterProcesses:
 
     def state(self, name: str, partition: int = 0) -> dict[str, Any]:
         """A partition's state, as ZooKeeper has it."""
-        return json.loads(self.node(f"/brokers/topics/{name}/partitions/{partition}/state"))
+        state: dict[str, Any] = json.loads(self.node(f"/brokers/topics/{name}/partitions/{partition}/state"))
+        return state
+
+    def until_stored(self, name: str, **fields: object) -> None:
+        """Wait until the state of the first partition has these fields."""
+
+        def is_so() -> bool:
+            state = self.state(name)
+            return all(state[field] == value for field, value in fields.items())
+
+        until(is_so, f"{name}-0 with {fields}", self.log_text)
 
     def node(self, path: str) -> bytes:
         """A node of the chroot; raises kazoo's NoNodeError."""

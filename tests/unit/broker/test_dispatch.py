@@ -451,7 +451,7 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
     none = NoTopics()
     context = SimpleNamespace(
         topics=none, log_manager=none, groups=none, dirs=none, entities=none, patience=Patience(), node_id=1, cluster_id="c",
-        brokers_for=lambda name: {1: ("h", 1)}, controller_id=1,
+        brokers_for=lambda name: {1: ("h", 1)}, racks={}, controller_id=1, cluster=None,
         config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
     )  # fmt: skip
 
@@ -540,7 +540,7 @@ def told_of(topics: Watched, names: int, *, gone: bool) -> Answers:
     async def main() -> Answers:
         answers = Answers(gone={1} if gone else set())
         context = SimpleNamespace(
-            topics=topics, patience=Patience(), node_id=1, cluster_id="c", brokers_for=lambda name: {1: ("h", 1)},
+            topics=topics, patience=Patience(), node_id=1, cluster_id="c", brokers_for=lambda name: {1: ("h", 1)}, racks={},
             controller_id=1, config={"auto.create.topics.enable": False},
         )  # fmt: skip
         rim = dispatch.Dispatch(cast(Context, context), cast(Any, answers))

@@ -41,7 +41,7 @@ async def test_a_topic_that_no_broker_can_be_told_of_is_left_out(
             await store.create(paths.topic(name), json.dumps(content).encode(), parents=True)
             node = json.dumps({"version": 1, "config": own}).encode()
             await store.create(paths.topic_config(name), node, parents=True)
-        found = await read_topics(store, unseen, ["wrong", "right", "gone"])
+        found = await read_topics(store, unseen, ["wrong", "right", "gone"], {})
     finally:
         await store.close()
     assert found == {"right": StoredTopic("right", bytes(range(16)), [(1, 2), (2, 3)], 2, False)}
