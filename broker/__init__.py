@@ -25,6 +25,9 @@ lasttime        the latest time that a broker knew, for its next start
 uuids           ids as Kafka makes and writes them
 epochs          the epoch of a start: above all before, and above what a copy of the folders doesn't know
 inprocess       `Broker`: a broker inside this process
+inprocesscluster  `Cluster`: several of them as one cluster
+neighbours      what such a broker has from the cluster around it
+links           links between brokers of one process, which a test cuts
 faults          faults that a test plants in a broker inside its process
 process         `penstock broker` as a process that its caller starts, kills and stops
 pytest_plugin   fixtures for tests of programs that use Kafka
@@ -51,8 +54,9 @@ if __name__ != "penstock.broker":
 
 if TYPE_CHECKING:
     from penstock.broker.inprocess import Broker
+    from penstock.broker.inprocesscluster import Cluster
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Cluster"]
 
 
 def __getattr__(name: str) -> Any:
@@ -61,4 +65,8 @@ def __getattr__(name: str) -> Any:
         from penstock.broker.inprocess import Broker
 
         return Broker
+    if name == "Cluster":
+        from penstock.broker.inprocesscluster import Cluster
+
+        return Cluster
     raise AttributeError(f"module `penstock.broker` has no `{name}`")

@@ -6,6 +6,7 @@
 
 Each test has a broker of its own, in the test's process, with an empty temporary folder on a free port. Another fixture of
 the name `penstock_broker_properties` changes its properties; `penstock_broker_factory` makes any number of brokers.
+`penstock_cluster` is a cluster of three, whose brokers a test kills, pauses and cuts off (`penstock.broker.Cluster`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.broker import Broker
+    from penstock.broker import Broker, Cluster
 
 # What a test wants otherwise than a service: no wait for more members before a group's first assignment, and records
 # with old timestamps that stay.
@@ -50,3 +51,12 @@ def penstock_broker_factory(
 def penstock_broker(penstock_broker_factory: Callable[..., Broker]) -> Broker:
     """A started broker for this test alone."""
     return penstock_broker_factory()
+
+
+@pytest.fixture
+def penstock_cluster(penstock_broker_properties: Mapping[str, object]) -> Iterator[Cluster]:
+    """A started cluster of three brokers for this test alone."""
+    from penstock.broker import Cluster
+
+    with Cluster(properties={**DEFAULTS, **penstock_broker_properties}) as cluster:
+        yield cluster

@@ -18,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +58,7 @@ from penstock.pyx.net.border import DataPlane
 
 if TYPE_CHECKING:
     from penstock.broker.metrics.service import Watched
+    from penstock.broker.neighbours import Neighbours
     from penstock.broker.replication.joining import Joining
     from penstock.broker.replication.member import Cluster
 
@@ -84,7 +87,9 @@ class Server:
         faults: Faults | None = None,
         way: Way = Way.REFUSE,
         forget: Path | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
+        self._neighbours = neighbours  # of a broker in a cluster inside this process
         self._forget = forget  # a log folder that is lost: its partitions begin again, empty
         self._way = way  # what to do when the metadata store is damaged or missing
         self._faults = faults  # asked of a broker inside a test's process; None in a service
@@ -98,6 +103,8 @@ class Server:
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
         self._cluster: Cluster | None = None
+        self._store: EmbeddedStore | None = None  # a single node's
+        self._severed = False
         self._beats: Beats | None = None
         self._watched: Watched | None = None
         self.http: Endpoint | None = None
@@ -128,6 +135,48 @@ class Server:
         self._clean = True
         await self._unwind()
 
+    def sever(self) -> None:
+        """Cut this broker off from its clients, the other brokers, its store and its disks. Whatever it still does has no
+        effect, as if its process had been killed. Safe twice."""
+        self._severed, self._clean = True, False
+        if self._data_plane is not None:
+            self._data_plane.abort()
+        if self._cluster is not None:
+            self._cluster.abandon()
+        if self._neighbours is not None:
+            self._neighbours.sessions.abandon()
+        if self._store is not None:
+            self._store.abandon()
+        self._logs.abandon()
+
+    async def kill(self) -> None:
+        """End as `kill -9` ends a process: nothing is flushed, answered or handed over, and the session lives on until its
+        timeout. What it holds in this process is freed."""
+        self.sever()
+        with contextlib.suppress(Exception):  # Its parts find that nothing works any more, and `_unwind` has logged it.
+            await self._unwind()
+
+    def pause(self, paused: threading.Event, until: threading.Event) -> None:
+        """Stand still, the loop on which this is called too, as SIGSTOP has a process: from `paused` until `until`."""
+        assert self._data_plane is not None
+        self._data_plane.pause()
+        if self._cluster is not None:
+            self._cluster.pause()
+        paused.set()
+        until.wait()
+
+    def go_on(self) -> None:
+        """End what `pause` has begun."""
+        assert self._data_plane is not None
+        self._data_plane.go_on()
+        if self._cluster is not None:
+            self._cluster.go_on()
+
+    async def until_live(self, brokers: Set[int]) -> None:
+        """Wait until this broker has heard from a controller that all of these live; at once on a single node."""
+        if self._cluster is not None:
+            await self._cluster.until_live(brokers)
+
     def counters(self) -> dict[str, int]:
         """What the network threads count (`DataPlane.counters`), and the process for descriptors; empty before the start."""
         return {} if self._data_plane is None else {**self._data_plane.counters(), **process_counters()}
@@ -143,7 +192,7 @@ class Server:
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - the other parts must still be stopped; raised below
-                _log.error("while stopping: %s", error)
+                _log.log(logging.DEBUG if self._severed else logging.ERROR, "while stopping: %s", error)
                 failure = failure or error
                 self._clean = False  # What failed may not be flushed: the next start must check.
         if failure is not None:
@@ -167,7 +216,7 @@ class Server:
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
         store: Store
         if joining is None:
-            store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
+            store = self._store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
             self._undo.append(store.close)
             await _check_cluster(store, dirs.first)
         else:
@@ -258,7 +307,7 @@ class Server:
         from penstock.broker.replication.joining import Joining
 
         serve_brokers()
-        joining = Joining(self.node_id, self.config)
+        joining = Joining(self.node_id, self.config, self._neighbours)
         self._undo.append(joining.store.close)
         await joining.begin(first)
         return joining

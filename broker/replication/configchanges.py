@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from penstock import log
 from penstock.broker.replication.topics import ClusterTopics
-from penstock.broker.store.base import BadValueError, Event, NoNodeError, paths
+from penstock.broker.store.base import BadValueError, Event, NoNodeError, Store, paths
 from penstock.broker.store.values import Fields
-from penstock.broker.store.zookeeper import ZooKeeperStore
 
 KEPT_MS = 15 * 60 * 1000
 _TOPIC = "topics/"
@@ -24,9 +23,7 @@ _log = log.get(__name__)
 class ConfigChanges:
     """Of one session. changed: gets a topic's name and its configs."""
 
-    def __init__(
-        self, store: ZooKeeperStore, topics: ClusterTopics, changed: Callable[[str, dict[str, str]], Awaitable[None]]
-    ) -> None:
+    def __init__(self, store: Store, topics: ClusterTopics, changed: Callable[[str, dict[str, str]], Awaitable[None]]) -> None:
         self._store = store
         self._topics = topics
         self._changed = changed

@@ -69,12 +69,12 @@ from penstock.broker.store.base import (
     NoNodeError,
     Operation,
     SessionLostError,
+    Store,
     StoreError,
     UnknownOutcomeError,
     paths,
 )
 from penstock.broker.store.values import INT_MAX, whole_number
-from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.broker.topics.nodes import to_json
 from penstock.broker.uuids import uuid_text
 from penstock.errors import ErrorCode
@@ -115,7 +115,7 @@ class Controllership:
     def __init__(
         self,
         node_id: int,
-        store: ZooKeeperStore,
+        store: Store,
         others: Others,
         config: Mapping[str, Any],
         *,
@@ -200,7 +200,7 @@ class Term:
     def __init__(
         self,
         controller: Controller,
-        store: ZooKeeperStore,
+        store: Store,
         others: Others,
         config: Mapping[str, Any],
         now_ms: Callable[[], int],

@@ -11,10 +11,12 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Context
 from penstock.broker.listeners import Listener
 from penstock.broker.logs.folder import STORE, FolderError, cluster_of
+from penstock.broker.neighbours import Neighbours
 from penstock.broker.replication.member import Cluster
 from penstock.broker.replication.registration import address_of
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
+from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.pyx.log.logmanager import LogManager
 
 
@@ -23,11 +25,11 @@ class Joining:
 
     topics = ClusterTopics
 
-    def __init__(self, node_id: int, config: BrokerConfig) -> None:
+    def __init__(self, node_id: int, config: BrokerConfig, neighbours: Neighbours | None) -> None:
         self._node_id = node_id
         self._config = config
-        wait_s = config["zookeeper.connection.timeout.ms"] / 1000
-        self.store = SessionStore(config["zookeeper.connect"], config["zookeeper.session.timeout.ms"], wait_s)
+        self._neighbours = neighbours
+        self.store = SessionStore(_zookeeper(config) if neighbours is None else neighbours.sessions)
         self._lost: set[str] = set()
 
     async def begin(self, first: Path) -> None:
@@ -77,6 +79,12 @@ class Joining:
             address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
             noted=topics.logs.note_opened,
+            prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,
             monotonic_ms=context.monotonic_ms,
         )
+
+
+def _zookeeper(config: BrokerConfig) -> ZooKeeperSessions:
+    wait_s = config["zookeeper.connection.timeout.ms"] / 1000
+    return ZooKeeperSessions(config["zookeeper.connect"], config["zookeeper.session.timeout.ms"], wait_s)

@@ -11,7 +11,7 @@ takes the same way without a connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,12 +36,11 @@ from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.fetching import Fetching
-from penstock.broker.replication.peers import Peers
+from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicas import Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.topics import ClusterTopics
-from penstock.broker.store.base import StoreError
-from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.broker.store.base import Store, StoreError
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, raise_for
 from penstock.pyx.log.logmanager import LogManager
@@ -57,7 +56,7 @@ class Cluster:
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
     clean: the log folders have all that they had when the last controller noted this broker. noted: called once roles were
-    taken and all logs are open, to say in the folders that a crash from here on is no power cut.
+    taken and all logs are open, to say in the folders that a crash from here on is no power cut. prepare: see `Peers`.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class Cluster:
         address: Mapping[str, Any],
         clean: bool,
         noted: Callable[[], Awaitable[None]],
+        prepare: Prepare | None,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -93,13 +93,14 @@ class Cluster:
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._member = Member(node_id, uuid_text(new_uuid()), clean)
-        self._peers = Peers(node_id, cluster_id)
+        self._peers = Peers(node_id, cluster_id, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
             configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         self._picturing = asyncio.Lock()
+        self._abandoned = False
         self._controllership: Controllership | None = None
         self._running = tasks.Group("cluster")
 
@@ -129,7 +130,8 @@ class Cluster:
 
     async def leave(self) -> None:
         """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""
-        await self._hand_over()
+        if not self._abandoned:
+            await self._hand_over()
         await self._running.stop()
         on_lost(self._member)
         await self._replicas.fence_all()
@@ -137,6 +139,24 @@ class Cluster:
         await self._replicas.stop()
         await self._fetching.stop()
         await self._peers.stop()
+
+    def abandon(self) -> None:
+        """Fetch nothing and say nothing any more, as one whose process was killed; `leave` is still to come."""
+        self._abandoned = True
+        self._fetching.threads.stop()
+        self._peers.abandon()
+
+    def pause(self) -> None:
+        """Hold the fetcher threads; what they have begun is ended when it returns."""
+        self._fetching.threads.pause()
+
+    def go_on(self) -> None:
+        """Let them run again."""
+        self._fetching.threads.go_on()
+
+    async def until_live(self, brokers: Set[int]) -> None:
+        """Wait until this broker has heard from a controller that all of these live."""
+        await self._topics.until_live(brokers)
 
     @property
     def _term(self) -> Term | None:
@@ -162,12 +182,12 @@ class Cluster:
 
     # A session after the other
 
-    async def _live(self, store: ZooKeeperStore) -> None:
+    async def _live(self, store: Store) -> None:
         while True:
             await self._live_in(store)
             store = await self._next_session(store)
 
-    async def _live_in(self, store: ZooKeeperStore) -> None:
+    async def _live_in(self, store: Store) -> None:
         """As long as the session lasts, and the registration in it is this broker's."""
         over = asyncio.Event()
         session = tasks.Group("session")
@@ -191,7 +211,7 @@ class Cluster:
             self._controllership = None
         await self._replicas.fence_all()
 
-    async def _next_session(self, store: ZooKeeperStore) -> ZooKeeperStore:
+    async def _next_session(self, store: Store) -> Store:
         await store.close()
         while True:
             store = await self._store.begin_again()
@@ -356,7 +376,7 @@ class Cluster:
             self._term.configs_changed()
 
 
-async def _until_lost(store: ZooKeeperStore, over: asyncio.Event) -> None:
+async def _until_lost(store: Store, over: asyncio.Event) -> None:
     await store.lost.wait()
     over.set()
 

@@ -44,6 +44,7 @@ SOFTWARE_NAME = "penstock"
 
 Address = tuple[str, int]
 Versions = Mapping[int, tuple[int, int]]
+Prepare = Callable[[int, socket.socket], None]
 T = TypeVar("T")
 
 _log = log.get(__name__)
@@ -52,7 +53,9 @@ _log = log.get(__name__)
 class Peers:
     """The other brokers of a cluster, for one of them. On the loop; `stop` it once."""
 
-    def __init__(self, node_id: int, cluster_id: str) -> None:
+    def __init__(self, node_id: int, cluster_id: str, prepare: Prepare | None = None) -> None:
+        """prepare: given each socket before it is connected, with the broker that is meant."""
+        self._prepare = prepare
         self._client_id = f"broker-{node_id}"
         self._cluster_id = cluster_id
         self._addresses: dict[int, Address] = {}
@@ -113,17 +116,19 @@ class Peers:
         """
         return (await self._dial(broker))[0]
 
+    def abandon(self) -> None:
+        """Close all connections, and make no more; what waits on them fails. `stop` is still to come."""
+        self._stopped = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close("this broker stops")
+
     async def stop(self) -> None:
         """Close all connections; what waits on them fails."""
-        self._stopped = True
-        opening = tuple(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        connections = tuple(self._connections.values())
-        for connection in connections:
-            connection.close("this broker stops")
-        await asyncio.gather(*(connection.ended() for connection in connections))
+        self.abandon()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*(connection.ended() for connection in self._connections.values()))
         await asyncio.get_running_loop().run_in_executor(None, self._coding.shutdown)
 
     async def _code(self, large: bool, work: Callable[[], T]) -> T:
@@ -176,7 +181,7 @@ class Peers:
         sock = None
         try:
             async with asyncio.timeout(ANSWER_S):
-                sock = await _connect(*address)
+                sock = await self._connect(broker, *address)
                 return sock, await self._shake_hands(sock, broker)
         except BaseException as error:
             if sock is not None:
@@ -188,6 +193,28 @@ class Peers:
             if isinstance(error, OSError):
                 raise ConnectionError(f"{name} can't be reached: {os_error_text(error)}") from None
             raise
+
+    async def _connect(self, broker: int, host: str, port: int) -> socket.socket:
+        """Connect to one of a host's addresses. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        failure = OSError(f"no address of `{host}`")
+        for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._prepare is not None:
+                    self._prepare(broker, sock)
+                await loop.sock_connect(sock, where)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure
 
     async def _shake_hands(self, sock: socket.socket, broker: int) -> Versions:
         """Which versions of which APIs the broker serves on this listener. Raises WireError, OSError."""
@@ -285,27 +312,6 @@ class _Connection:
             self.close(f"it sent what is no answer: {error}")
         except OSError as error:
             self.close(f"the connection is lost: {os_error_text(error)}")
-
-
-async def _connect(host: str, port: int) -> socket.socket:
-    """Connect to one of a host's addresses. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    failure = OSError(f"no address of `{host}`")
-    for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, where)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure
 
 
 async def _receive(sock: socket.socket, size: int) -> bytes:

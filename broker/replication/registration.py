@@ -30,11 +30,11 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
+    Store,
     StoreError,
     paths,
 )
 from penstock.broker.store.values import INT_MAX, Fields
-from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.durable import boot_id
 
 _MACHINE_ID = Path("/etc/machine-id")
@@ -93,7 +93,7 @@ def read_rack(broker: int, data: bytes) -> str | None:
 
 
 async def register(
-    store: ZooKeeperStore,
+    store: Store,
     member: Member,
     address: Mapping[str, Any],
     home: Mapping[str, Any],
@@ -140,7 +140,7 @@ async def register(
             return
 
 
-async def _newest(store: ZooKeeperStore, broker: int) -> tuple[str, int]:
+async def _newest(store: Store, broker: int) -> tuple[str, int]:
     """The last incarnation of a broker id, and the version of its node; "" and -1: there is none."""
     path = paths.incarnation(broker)
     try:
@@ -150,7 +150,7 @@ async def _newest(store: ZooKeeperStore, broker: int) -> tuple[str, int]:
     return registration.read_incarnation(broker, data, stat.version).incarnation, stat.version
 
 
-async def watch(store: ZooKeeperStore, member: Member, gone: Callable[[], None]) -> None:
+async def watch(store: Store, member: Member, gone: Callable[[], None]) -> None:
     """Call `gone` once the registration isn't this session's any more, though the session lives: somebody has removed it."""
     changed, epoch = asyncio.Event(), member.epoch
 
@@ -167,7 +167,7 @@ async def watch(store: ZooKeeperStore, member: Member, gone: Callable[[], None])
         await changed.wait()
 
 
-async def _other(store: ZooKeeperStore, path: str) -> tuple[Mapping[str, Any], bytes] | None:
+async def _other(store: Store, path: str) -> tuple[Mapping[str, Any], bytes] | None:
     """What is registered there by another session: the part that is ours, and all of it."""
     try:
         data, stat = await store.get(path)
@@ -189,7 +189,7 @@ def _address(broker: int, data: bytes) -> str:
     return ", ".join(str(one) for one in read_endpoints(broker, data).values())
 
 
-async def _wait_until_gone(store: ZooKeeperStore, path: str, wait_s: float) -> None:
+async def _wait_until_gone(store: Store, path: str, wait_s: float) -> None:
     changed = asyncio.Event()
 
     def fire(_: str, __: Event) -> None:

@@ -1,8 +1,8 @@
-"""The metadata store of a broker in a cluster: one ZooKeeper session after the other, behind one `Store`.
+"""The metadata store of a broker in a cluster: one session with its tree after the other, behind one `Store`.
 
-A `ZooKeeperStore` lives for one session. What a broker has of a session - its registration, watches, the lead as controller -
-ends with it, and is begun again by whoever owns it (`member.py`). Whoever only reads and writes nodes has this object: between
-two sessions its calls raise SessionLostError.
+The tree is in a ZooKeeper, or, of brokers in one process, in a file that they share: `Sessions` is one broker's door to it. A
+broker's registration, its watches and the lead as controller end with a session. Their owner begins them again (`member.py`).
+Whoever only reads and writes nodes has this object: between two sessions its calls raise SessionLostError.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.broker.store.base import (
     NoNodeError,
     Operation,
     SessionLostError,
+    Sessions,
     Stat,
     Store,
     StoreError,
@@ -26,7 +27,6 @@ from penstock.broker.store.base import (
     paths,
 )
 from penstock.broker.store.values import Fields
-from penstock.broker.store.zookeeper import ZooKeeperStore
 from penstock.broker.topics.nodes import to_json
 from penstock.broker.uuids import new_uuid, uuid_text
 
@@ -50,11 +50,11 @@ ROOTS = (
 class SessionStore(Store):
     """A `Store` that is the present session's. Raises SessionLostError while there is none."""
 
-    def __init__(self, servers: str, session_timeout_ms: int, wait_s: float) -> None:
-        self.servers = servers
-        self._session_timeout_ms = session_timeout_ms
-        self._wait_s = wait_s
-        self._store: ZooKeeperStore | None = None
+    def __init__(self, sessions: Sessions) -> None:
+        self.place = sessions.place
+        """Where the tree is; for sentences."""
+        self._sessions = sessions
+        self._store: Store | None = None
         self.session = 0
         self.lost = asyncio.Event()
         self.cluster_id = ""
@@ -72,9 +72,14 @@ class SessionStore(Store):
                 self.cluster_id = Fields.read(paths.CLUSTER_ID, data).text("id")
                 return
 
-    async def begin(self) -> ZooKeeperStore:
+    @property
+    def session_timeout_ms(self) -> int:
+        """See `Store.session_timeout_ms`."""
+        return self.present.session_timeout_ms
+
+    async def begin(self) -> Store:
         """A new session. Raises StoreError."""
-        store = await ZooKeeperStore.open(self.servers, session_timeout_ms=self._session_timeout_ms, wait_s=self._wait_s)
+        store = await self._sessions.begin()
         try:
             await _make_roots(store)
         except BaseException:
@@ -83,20 +88,20 @@ class SessionStore(Store):
         self._store, self.session, self.lost = store, store.session, store.lost
         return store
 
-    async def begin_again(self) -> ZooKeeperStore:
+    async def begin_again(self) -> Store:
         """A new session, however long it takes to get one."""
         while True:
             try:
                 return await self.begin()
             except StoreError as error:
-                _log.error("no session with ZooKeeper: %s", error)
+                _log.error("no session with %s: %s", self.place, error)
                 await asyncio.sleep(AGAIN_S)
 
     @property
-    def present(self) -> ZooKeeperStore:
+    def present(self) -> Store:
         """The session that there is. Raises SessionLostError."""
         if self._store is None:
-            raise SessionLostError(self.servers, "there is no session yet")
+            raise SessionLostError(self.place, "there is no session yet")
         return self._store
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:

@@ -8,7 +8,7 @@ from the store: when a topic is seen for the first time, and when a node below `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -67,6 +67,11 @@ class ClusterTopics(Topics):
     def racks(self) -> dict[int, str]:
         """Where brokers stand that say it."""
         return {broker: one.rack for broker, one in self.live.items() if one.rack is not None}
+
+    async def until_live(self, brokers: Set[int]) -> None:
+        """Wait until a controller's picture shows that all of these live."""
+        while not (self.controller >= 0 and brokers <= self.live.keys()):
+            await self._shown.wait()
 
     async def prepare(self, picture: UpdateMetadata) -> dict[str, Prepared]:
         """What the store says of topics that are new in a picture, or have grown. Raises StoreError."""

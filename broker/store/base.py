@@ -163,6 +163,11 @@ class Store(Protocol):
     lost: asyncio.Event
     """Set once the session has ended without `close`: every call raises SessionLostError, and no watch fires any more."""
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """For how long the session lives on when nothing is heard of it; 0: it needs nobody to be heard."""
+        ...
+
     async def create(
         self,
         path: str,
@@ -223,6 +228,17 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """End the session: its ephemeral nodes vanish."""
+        ...
+
+
+class Sessions(Protocol):
+    """The tree of a cluster, as one of its brokers reaches it: sessions are begun here, one after the other."""
+
+    place: str
+    """Where the tree is; for sentences."""
+
+    async def begin(self) -> Store:
+        """A new session, on the loop that will use it. Raises StoreError."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.broker.store.base import Operation, Stat, Store, StoreError, Watch, check_path
+from penstock.broker.store.base import Operation, SessionLostError, Sessions, Stat, Store, StoreError, Watch, check_path
 from penstock.broker.store.sharedtree import Session, SharedTree
 
 T = TypeVar("T")
@@ -24,6 +24,12 @@ class EmbeddedStore(Store):
         """Set after each change of the tree, by any session; the task that waits for it clears it."""
         self._session = session
         self._owns_tree = owns_tree
+        self._abandoned = False
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """For how long the session lives on while its loop doesn't run; 0: for as long as it isn't ended."""
+        return self._session.timeout_ms
 
     @classmethod
     async def open(cls, path: Path, *, restored: bool = False, checked: bool = False, new_id: str = "") -> EmbeddedStore:
@@ -36,9 +42,9 @@ class EmbeddedStore(Store):
             raise
 
     @classmethod
-    async def begin(cls, shared: SharedTree, *, owns_tree: bool = False) -> EmbeddedStore:
-        """A session on a tree. owns_tree: `close` closes the tree, too."""
-        session = Session()
+    async def begin(cls, shared: SharedTree, *, owns_tree: bool = False, timeout_ms: int = 0) -> EmbeddedStore:
+        """A session on a tree. owns_tree: `close` closes the tree, too. timeout_ms: see `session_timeout_ms`."""
+        session = Session(timeout_ms)
         await shared.run("/", lambda: shared.begin(session))
         return cls(shared, session, owns_tree=owns_tree)
 
@@ -96,17 +102,18 @@ class EmbeddedStore(Store):
 
     async def expire(self) -> None:
         """End the session as a server would that hasn't heard from it: it learns it by `lost` and by the next call."""
+        await self.shared.run("/", lambda: self.shared.expire(self._session))
 
-        def work() -> None:
-            self.shared.end(self._session)
-            self._session.tell(self._session.lost.set)
-
-        await self.shared.run("/", work)
+    def abandon(self) -> None:
+        """Be heard of no more, as one whose process was killed: every call raises SessionLostError and has no effect, `close`
+        too, and the session ends by its timeout."""
+        self._abandoned = self._session.is_silent = True
 
     async def close(self) -> None:
         """End the session, and close a tree of its own; nothing can be called afterwards, also when a StoreError is raised."""
         try:
-            await self.shared.run("/", lambda: self.shared.end(self._session))
+            if not self._abandoned:
+                await self.shared.run("/", lambda: self.shared.end(self._session))
         finally:
             if self._owns_tree:
                 await self.shared.close()
@@ -116,7 +123,38 @@ class EmbeddedStore(Store):
             check_path(path)
 
         def alive() -> T:
+            if self._abandoned:
+                raise SessionLostError(f"session {self.session}", "nobody uses it any more")
             self.shared.check_alive(self._session)
             return work()
 
         return await self.shared.run(path, alive)
+
+
+class EmbeddedSessions(Sessions):
+    """The sessions of one broker with a tree that brokers of one process share."""
+
+    def __init__(self, shared: SharedTree, timeout_ms: int) -> None:
+        self.place = f"`{shared.path}`"
+        self._shared = shared
+        self._timeout_ms = timeout_ms
+        self._present: EmbeddedStore | None = None
+        self._abandoned = False
+
+    async def begin(self) -> EmbeddedStore:
+        """See `Sessions.begin`."""
+        if self._abandoned:
+            raise StoreError(self.place, "its broker was killed")
+        self._present = await EmbeddedStore.begin(self._shared, timeout_ms=self._timeout_ms)
+        return self._present
+
+    def abandon(self) -> None:
+        """Begin no more; the present session is abandoned (`EmbeddedStore.abandon`)."""
+        self._abandoned = True
+        if self._present is not None:
+            self._present.abandon()
+
+    async def expire(self) -> None:
+        """End the present session as a server would that hasn't heard from it. From any loop."""
+        if self._present is not None:
+            await self._present.expire()

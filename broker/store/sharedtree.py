@@ -127,7 +127,13 @@ INSERT = (
 class Session:
     """What the tree knows of one of those that share it. Made on the loop that will hear of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_ms: int = 0) -> None:
+        self.timeout_ms = timeout_ms
+        """For how long it lives on while its loop doesn't run; 0: for ever."""
+        self.heard_s = time.monotonic()
+        """When its loop was heard of last."""
+        self.is_silent = False
+        """Whether nothing is heard of it any more, though its loop may run."""
         self.number = 0
         """The owner of its ephemeral nodes; no two sessions of a file share one."""
         self.changed = asyncio.Event()
@@ -139,6 +145,11 @@ class Session:
         """Have this called on the loop, from any thread."""
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is left to hear it.
             self._loop.call_soon_threadsafe(hear, *arguments)
+
+    def beat(self) -> None:
+        """On its loop: it runs."""
+        if not self.is_silent:
+            self.heard_s = time.monotonic()
 
 
 class SharedTree:
@@ -231,6 +242,21 @@ class SharedTree:
             for path in [path for path, kept in watches.items() if any(whose is session for whose, _ in kept)]:
                 watches[path] = [one for one in watches[path] if one[0] is not session]
         self._fire([event for path, parent in gone for event in ((path, Event.DELETED), (parent, Event.CHILDREN))])
+
+    def expire(self, session: Session) -> None:
+        """End a session as a server does: its owner learns it by `lost` and by its next call."""
+        self.end(session)
+        session.tell(session.lost.set)
+
+    def expire_silent(self, since_s: float) -> None:
+        """End the sessions of which nothing was heard for longer than they may be silent, and ask the others whether they are
+        there. since_s: nobody was asked before that time of the monotonic clock."""
+        now_s = time.monotonic()
+        for session in [one for one in self._sessions.values() if one.timeout_ms]:
+            if (now_s - max(session.heard_s, since_s)) * 1000 > session.timeout_ms:
+                self.expire(session)
+            else:
+                session.tell(session.beat)
 
     def check_alive(self, session: Session) -> None:
         """Raises SessionLostError if the session has ended."""

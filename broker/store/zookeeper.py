@@ -29,6 +29,7 @@ from penstock.broker.store.base import (
     NoNodeError,
     NotEmptyError,
     Operation,
+    Sessions,
     Stat,
     Store,
     StoreError,
@@ -282,6 +283,20 @@ class ZooKeeperStore(Store):
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self._root)
+
+
+class ZooKeeperSessions(Sessions):
+    """The sessions of one broker with the servers `HOST:PORT,HOST:PORT/chroot`. wait_s: how long one may take to begin."""
+
+    def __init__(self, servers: str, timeout_ms: int, wait_s: float) -> None:
+        self.place = f"ZooKeeper at `{servers}`"
+        self._servers = servers
+        self._timeout_ms = timeout_ms
+        self._wait_s = wait_s
+
+    async def begin(self) -> ZooKeeperStore:
+        """See `Sessions.begin`. Raises StoreError, also if no server answers in time."""
+        return await ZooKeeperStore.open(self._servers, session_timeout_ms=self._timeout_ms, wait_s=self._wait_s)
 
 
 def _is_stale(operation: Operation | None, error: StoreError) -> bool:

@@ -85,6 +85,9 @@ class LogTable(LogSetOwner):
     def fail_folder(self, path: str, error: int) -> None:
         """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
 
+    def abandon(self) -> None:
+        """Leave all files as they are, as a kill does: every append, flush and checkpoint fails from now on, without words."""
+
     def set_space(self, path: str, space: int) -> None:
         """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
         but a full disk isn't reported again."""

@@ -384,6 +384,12 @@ cdef class LogTable(LogSetOwner):
         """Take a folder offline; see logtable.pyi."""
         folder_fail(self.folder(path).shared, error)
 
+    def abandon(self):
+        """Append, flush and write nothing any more; see logtable.pyi."""
+        with self.lock:
+            for folder in self.folders.values():
+                atomic_store32(&(<Folder>folder).shared.failed, errno.EIO)
+
     def set_space(self, str path, int space):
         """Say whether a folder's disk has space; see logtable.pyi."""
         atomic_store32(&self.folder(path).shared.space, space)

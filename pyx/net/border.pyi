@@ -297,3 +297,16 @@ class DataPlane:
 
         Blocks, so an event loop that still has answers to give calls it in another thread. Safe twice.
         """
+
+    def abort(self) -> None:
+        """As a kill ends a process: nothing more is answered, connections are reset, the threads are joined. Safe twice, and
+        while they are paused. The caller has the logs closed without a flush.
+        """
+
+    def pause(self) -> None:
+        """Hold the network threads; returns once each has ended its pass. What other threads have begun they end. Raises
+        RuntimeError if they don't run.
+        """
+
+    def go_on(self) -> None:
+        """Let them run again."""

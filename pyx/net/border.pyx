@@ -12,6 +12,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from typing import NamedTuple
 
+from penstock.pyx.linux.gate cimport gate_open
 from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_load_pointer, atomic_store32, calloc, close, free, memset, monotonic_ns,
 )
@@ -34,7 +35,8 @@ from penstock.pyx.net.mailbox cimport (
     token_connection, token_name, token_post,
 )
 from penstock.pyx.net.plane cimport (
-    DRAIN_MS, Plane, plane_close, plane_has_room, plane_listen, plane_open, plane_stop, plane_take,
+    DRAIN_MS, STOP_ABRUPT, STOP_DRAINED, Plane, Stopping, plane_close, plane_has_room, plane_listen, plane_open,
+    plane_pause, plane_stop, plane_take,
 )
 from penstock.pyx.net.phases import PHASES as PHASE_NAMES
 from penstock.pyx.net.reactor cimport reactor_loop
@@ -823,10 +825,27 @@ cdef class DataPlane:
     def stop(self) -> None:
         with self._stopping:
             if not self._stopped:
-                self._stop()
+                self._stop(STOP_DRAINED)
 
-    def _stop(self):
-        plane_stop(&self.plane)
+    def abort(self) -> None:
+        with self._stopping:
+            if not self._stopped:
+                self._stop(STOP_ABRUPT)
+
+    def pause(self) -> None:
+        with self._stopping:
+            if not self._started or self._stopped:
+                raise RuntimeError("the network threads don't run")
+            with nogil:
+                plane_pause(&self.plane)
+
+    def go_on(self) -> None:
+        with self._stopping:
+            if not self._stopped:
+                gate_open(&self.plane.gate)
+
+    cdef _stop(self, Stopping how):
+        plane_stop(&self.plane, how)
         for thread in self._reactor_threads:
             thread.join(JOIN_S)
             if thread.is_alive():

@@ -73,6 +73,12 @@ class Fetchers:
     def stop(self) -> list[str]:
         """End the threads and close their connections. Answers the names of those that hang on a disk for longer than 10 s."""
 
+    def pause(self) -> None:
+        """Hold the threads; returns once each has ended what it had begun. Called while they run, and before `stop`."""
+
+    def go_on(self) -> None:
+        """Let them run again."""
+
     def add(self, topic: str, topic_id: bytes, partition: int, leader: int) -> None:
         """Follow a leader, in place of the one that was followed before, if any.
 

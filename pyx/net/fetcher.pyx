@@ -10,6 +10,7 @@ from libcpp.vector cimport vector
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.linux.gate cimport Gate, gate_await, gate_close, gate_free, gate_new, gate_open, gate_pass
 from penstock.pyx.linux.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_load32, atomic_load64, atomic_store32,
     atomic_store64, block_signals, close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
@@ -103,8 +104,10 @@ cdef void _run(Fetcher* f) noexcept nogil:
     _read_clock(f)
     f.next_ms = f.now_ms
     while not atomic_load32(&f.stopping):
+        gate_pass(f.gate)
         left_ms = max(f.next_ms - f.now_ms, <int64_t>0)
         n = epoll_wait(f.epoll, events, EVENTS_MAX, <int>left_ms)
+        gate_pass(f.gate)
         _read_clock(f)
         for i in range(n):
             if events[i].data.ptr == NULL:            # before the others: what is added is in the next request
@@ -189,6 +192,7 @@ cdef class Fetchers:
     cdef LogSetOwner _logs                            # owns the set
     cdef NewsQueue* _news
     cdef vector[Fetcher*] _fetchers
+    cdef Gate _gate
     cdef dict _following                              # (topic, partition) -> Following
     cdef dict _folder_threads                         # a log folder's number -> its thread's
     cdef object _changing                             # a lock of all that follows; nobody waits for a disk under it
@@ -212,6 +216,7 @@ cdef class Fetchers:
         self._folder_threads = {}
         self._changing = threading.Lock()
         self._threads = []
+        gate_new(&self._gate)
         self._news = made[NewsQueue]()
         pthread_mutex_init(&self._news.lock, NULL)
         self._news.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -225,6 +230,7 @@ cdef class Fetchers:
             if not _open(f, number):
                 raise OSError("cannot make a fetcher thread's epoll and event descriptors")
             f.news = self._news
+            f.gate = &self._gate
             f.logs = logs.set
             f.broker_epoch = -1
             f.batch_bytes = <size_t>batch_bytes
@@ -249,6 +255,7 @@ cdef class Fetchers:
                 close(self._news.fd)
             pthread_mutex_destroy(&self._news.lock)
             dropped[NewsQueue](self._news)
+        gate_free(&self._gate)
 
     @property
     def news_fd(self) -> int:
@@ -283,6 +290,7 @@ cdef class Fetchers:
         for f in self._fetchers:
             atomic_store32(&f.stopping, 1)
             eventfd_write(f.wake_fd, 1)
+        gate_open(&self._gate)
         hung = []
         until = time.monotonic() + JOIN_S
         for thread in self._threads:
@@ -293,6 +301,17 @@ cdef class Fetchers:
             if f"fetcher-{i}" not in hung:
                 _close(self._fetchers[i])
         return hung
+
+    def pause(self) -> None:
+        cdef int32_t threads = <int32_t>len(self._threads)
+        gate_close(&self._gate)
+        for f in self._fetchers:
+            eventfd_write(f.wake_fd, 1)
+        with nogil:
+            gate_await(&self._gate, threads)
+
+    def go_on(self) -> None:
+        gate_open(&self._gate)
 
     cdef Fetcher* _fetcher(self, Partition* partition) except NULL:
         """The thread of its log folder."""

@@ -18,6 +18,7 @@ from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
+from penstock.pyx.linux.gate cimport Gate
 from penstock.pyx.linux.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.following cimport FollowerAsk
 from penstock.pyx.log.partition cimport LogSet, Partition
@@ -135,6 +136,7 @@ cdef struct Fetcher:
     int epoll
     int wake_fd
     int32_t stopping                  # atomic
+    Gate* gate                        # of all fetchers
     int64_t broker_epoch              # atomic
     pthread_mutex_t lock
     pthread_cond_t idle               # `working` is another one now

@@ -18,6 +18,7 @@ over.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from penstock.pyx.linux.gate cimport Gate
 from penstock.pyx.linux.posix cimport monotonic_ns, pthread_mutex_t
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
@@ -186,6 +187,11 @@ cdef struct Connection:
     Client client
     char peer[PEER_BYTES]
 
+cdef enum Stopping:
+    STOP_NOT = 0
+    STOP_DRAINED = 1                  # once what is being served is answered
+    STOP_ABRUPT = 2                   # before its next turn: connections are reset
+
 cdef struct Plane
 
 cdef struct Reactor:
@@ -197,7 +203,7 @@ cdef struct Reactor:
     int32_t unstall                   # atomic: there is room again in the control queue, or memory for input
     int32_t starved                   # atomic: some of its connections wait for memory for input
     int32_t relieve                   # atomic: somebody does, of any reactor: look who holds it
-    int32_t stopping                  # atomic
+    int32_t stopping                  # atomic; a Stopping
     # The thread's own from here on.
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
@@ -247,6 +253,7 @@ cdef struct Plane:
     int32_t starved                   # atomic: reactors where somebody waits for more of them
     int64_t slow_ns                   # a request that takes longer, waiting aside, is noted; 0: none is
     int64_t input_patience_ms         # for one that brings too little for the memory that it holds, while that is short
+    Gate gate                         # of the network threads
     Closures closed
     ControlQueue queue
     ReaderPool* readers
@@ -257,7 +264,8 @@ cdef struct Plane:
 cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil
 cdef bint plane_listen(Plane* plane, int fd) noexcept nogil       # before start; the plane then owns fd
 cdef void plane_close(Plane* plane) noexcept nogil                # after all threads were joined
-cdef void plane_stop(Plane* plane) noexcept nogil                 # asks every thread to drain and return
+cdef void plane_stop(Plane* plane, Stopping how) noexcept nogil   # asks every thread to return
+cdef void plane_pause(Plane* plane) noexcept nogil                # returns once no thread runs, until `gate_open`
 # Connections that wait for room in the control queue, or for the workers, are looked at again.
 cdef void plane_has_room(void* plane) noexcept nogil
 # Requests for the control plane, as queue_take gives them; connections that the queue stalled are woken.

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
+from penstock.pyx.linux.gate cimport gate_await, gate_close, gate_free, gate_new, gate_open
 from penstock.pyx.linux.posix cimport (
     EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, calloc, close, epoll_create1, epoll_ctl,
     epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
@@ -74,7 +75,7 @@ cdef void _reactor_give_back(Reactor* r) noexcept nogil:
 cdef bint _reactor_prepare(Reactor* r) noexcept nogil:
     """Makes a taken reactor fit to run: the numbers of its last run are forgotten, its connection places are kept."""
     cdef epoll_event event
-    r.stopping = 0
+    r.stopping = STOP_NOT
     r.unstall = 0
     r.starved = 0
     r.relieve = 0
@@ -101,6 +102,7 @@ cdef bint _reactor_prepare(Reactor* r) noexcept nogil:
 cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
     cdef int32_t i
     closures_open(&plane.closed)
+    gate_new(&plane.gate)
     if not queue_open(&plane.queue):
         return False
     for i in range(reactor_count):
@@ -145,11 +147,20 @@ cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil:
     return first
 
 
-cdef void plane_stop(Plane* plane) noexcept nogil:
+cdef void plane_stop(Plane* plane, Stopping how) noexcept nogil:
     cdef int32_t i
     for i in range(plane.reactor_count):
-        atomic_store32(&plane.reactors[i].stopping, 1)
+        atomic_store32(&plane.reactors[i].stopping, how)
         mailbox_wake(&plane.reactors[i].mailbox)
+    gate_open(&plane.gate)
+
+
+cdef void plane_pause(Plane* plane) noexcept nogil:
+    cdef int32_t i
+    gate_close(&plane.gate)
+    for i in range(plane.reactor_count):
+        mailbox_wake(&plane.reactors[i].mailbox)
+    gate_await(&plane.gate, plane.reactor_count)
 
 
 cdef void plane_close(Plane* plane) noexcept nogil:
@@ -165,4 +176,5 @@ cdef void plane_close(Plane* plane) noexcept nogil:
             close(r.epoll)
         _reactor_give_back(r)
     plane.reactor_count = 0
+    gate_free(&plane.gate)
     queue_clear(&plane.queue)

@@ -6,6 +6,7 @@ on the ready list; `connection_run` is the one place where a connection does any
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from penstock.pyx.linux.gate cimport gate_pass
 from penstock.pyx.linux.posix cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64, atomic_swap32,
     block_signals, close, epoll_event, epoll_wait, free, memset, set_time_slice,
@@ -33,14 +34,15 @@ from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INCOMING_LAST,
     INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_NS, SLOT_CONTROL,
-    STALL_NONE, SWEEP_MS_MAX, TURN_NS, Connection, Reactor, ReadyList, Slot, connection_is_ready, connection_ready,
-    connection_refuse, output_full, output_left, reactor_clock, slot_at, slot_finish,
+    STALL_NONE, STOP_ABRUPT, SWEEP_MS_MAX, TURN_NS, Connection, Reactor, ReadyList, Slot, connection_is_ready,
+    connection_ready, connection_refuse, output_full, output_left, reactor_clock, slot_at, slot_finish,
 )
 from penstock.pyx.net.requests cimport requests_resume, requests_worked
 from penstock.pyx.net.requesttimes cimport (
     PHASE_LOCAL, PHASE_QUEUE, PHASE_WAITING, Timing, timing_at, timing_pass, timing_until, timings_full,
     timings_unsent,
 )
+from penstock.pyx.net.transport cimport transport_reset
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
@@ -397,6 +399,9 @@ cdef void _run_ready(Reactor* r) noexcept nogil:
 cdef void _on_wake(Reactor* r) noexcept nogil:
     if atomic_swap32(&r.mailbox.wake, 0) == 0:
         return
+    gate_pass(&r.plane.gate)
+    if atomic_load32(&r.stopping) == STOP_ABRUPT:
+        return
     if atomic_load32(&r.stopping) and not r.draining:
         _start_drain(r)
     _take_mail(r)
@@ -414,6 +419,8 @@ cdef void _close_all(Reactor* r) noexcept nogil:
     _take_mail(r)
     _on_moved(r)
     for i in range(r.places_used):
+        if atomic_load32(&r.stopping) == STOP_ABRUPT:
+            transport_reset(&r.connections[i].transport)
         connection_close(r, r.connections[i])
         r.connections[i].ready_next = NULL
     memset(&r.ready, 0, sizeof(ReadyList))
@@ -442,6 +449,8 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
         for i in range(n):
             _on_event(r, &events[i])
         _on_wake(r)
+        if atomic_load32(&r.stopping) == STOP_ABRUPT:
+            break
         if r.accept_ms and r.now_ms >= r.accept_ms:
             r.accept_ms = 0
             for i in range(r.listener_count):

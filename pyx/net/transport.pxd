@@ -8,8 +8,9 @@ went or came; 0 at the end of the stream or of the file; -1 and errno, EAGAIN be
 from libc.stdint cimport int64_t
 
 from penstock.pyx.linux.posix cimport (
-    EPOLL_CTL_DEL, F_DUPFD_CLOEXEC, MSG_MORE, MSG_NOSIGNAL, POLLOUT, SHUT_RDWR, SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, close,
-    epoll_ctl, epoll_event, fcntl, getsockopt, ioctl, off_t, poll, pollfd, recv, send, sendfile, shutdown, socklen_t,
+    EPOLL_CTL_DEL, F_DUPFD_CLOEXEC, MSG_MORE, MSG_NOSIGNAL, POLLOUT, SHUT_RDWR, SIOCOUTQ, SOL_SOCKET, SO_LINGER,
+    SO_SNDBUF, close, epoll_ctl, epoll_event, fcntl, getsockopt, ioctl, linger, off_t, poll, pollfd, recv, send,
+    sendfile, setsockopt, shutdown, socklen_t,
 )
 
 cdef struct Transport:
@@ -39,6 +40,14 @@ cdef inline bint transport_share(Transport* t, const Transport* other) noexcept 
 cdef inline void transport_hang_up(Transport* t) noexcept nogil:
     """Ends the stream for all that share the socket: a send gets an error."""
     shutdown(t.fd, SHUT_RDWR)
+
+
+cdef inline void transport_reset(const Transport* t) noexcept nogil:
+    """Has the peer find the connection reset once the socket is closed, and what wasn't sent yet dropped."""
+    cdef linger none
+    none.l_onoff = 1
+    none.l_linger = 0
+    setsockopt(t.fd, SOL_SOCKET, SO_LINGER, &none, sizeof(linger))
 
 
 cdef inline void transport_close(Transport* t) noexcept nogil:

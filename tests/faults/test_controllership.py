@@ -33,6 +33,7 @@ from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.store.base import Create, NoNodeError, StoreError, paths
+from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topics.nodes import config_json, topic_json
 from penstock.broker.uuids import new_uuid
@@ -61,7 +62,7 @@ class Broker:
     def __init__(self, number: int, world: World) -> None:
         self.number = number
         self.world = world
-        self.session = SessionStore(world.servers, SESSION_MS, WAIT_S)
+        self.session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
         self.member = Member(number, f"run-{number}-{now_ms()}", clean=True)
         self.roles = roles.Roles(number)
         self.logs: dict[Partition, ReplicaLog] = {}
@@ -334,7 +335,7 @@ def test_a_topic_grows_and_changes_how_many_must_be_in_sync(zookeeper: ZooKeeper
 def test_a_broker_with_an_id_that_lives_is_refused_with_both_addresses(zookeeper: ZooKeeper) -> None:
     async def play() -> None:
         async with begun(zookeeper, 1) as world:
-            session = SessionStore(world.servers, SESSION_MS, WAIT_S)
+            session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
             other = Member(1, "another", clean=True)
             try:
                 store = await session.begin()

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.broker.store import sound
 from penstock.broker.store.base import (
     CorruptStoreError,
     Event,
+    SessionLostError,
     StoreError,
     paths,
 )
@@ -105,6 +107,37 @@ def test_sessions_of_several_loops_share_a_tree(tmp_path: Path) -> None:
         await shared.close()
 
     asyncio.run(look())
+
+
+def test_a_session_ends_when_its_loop_is_not_heard_of_for_its_timeout(tmp_path: Path) -> None:
+    """As a server's does: one that is asked in time lives on, one that was abandoned doesn't, and its calls change nothing."""
+
+    async def scenario() -> None:
+        shared = await SharedTree.open(tmp_path / "metadata.db")
+        stores = [await EmbeddedStore.begin(shared, timeout_ms=1_000) for _ in range(2)]
+        (alive, abandoned), lasting = stores, await EmbeddedStore.begin(shared)
+        for store in stores:
+            await store.create(f"/{store.session}", ephemeral=True)
+        abandoned.abandon()
+        for call in (abandoned.create("/late"), abandoned.get("/")):
+            with pytest.raises(SessionLostError):
+                await call
+        await abandoned.close()
+        assert await alive.exists(f"/{abandoned.session}") is not None, "nobody has told the tree of its end"
+        began_s = time.monotonic()
+        while await lasting.exists(f"/{abandoned.session}") is not None:
+            await shared.run("/", lambda: shared.expire_silent(began_s))
+            await asyncio.sleep(0.1)
+        assert time.monotonic() - began_s >= 1
+        assert await alive.exists(f"/{alive.session}") is not None and not alive.lost.is_set()
+        assert await lasting.exists("/late") is None
+        await shared.run("/", lambda: shared.expire_silent(time.monotonic()))  # Nobody was asked for long: all may go on.
+        assert not alive.lost.is_set()
+        for store in (alive, lasting):
+            await store.close()
+        await shared.close()
+
+    asyncio.run(scenario())
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata-format-2.sql"

@@ -300,6 +300,34 @@ def test_a_session_that_expires_says_so_and_does_nothing_any_more(run: Run) -> N
     run(scenario)
 
 
+def test_a_registration_is_replaced_in_one_multi_and_its_successor_is_never_hit(run: Run) -> None:
+    """What brokers register by: the node that stays grows, the ephemeral one is the new session's, with a later creation."""
+
+    async def scenario(home: Home) -> None:
+        first, second, third = [await home.session() for _ in range(3)]
+        await first.multi([Create("/incarnation"), Create("/id", b"1", ephemeral=True)])
+        before, seen = await first.exists("/id"), Seen()
+        await third.get("/id", seen)
+        replacing: list[Operation] = [Set("/incarnation", b"2"), Delete("/id"), Create("/id", b"2", ephemeral=True)]
+        assert await second.multi(replacing) == [1, None, "/id"]
+        data, after = await third.get("/id")
+        assert before is not None and data == b"2" and after.version == before.version == 0
+        assert after.ephemeral_session == second.session and after.created_zxid > before.created_zxid
+        assert seen.events[:1] == [("/id", Event.DELETED)]
+        await home.expire(first)
+        async with asyncio.timeout(WAIT_S):
+            await first.lost.wait()
+        await third.sync()
+        assert await third.exists("/id") == after, "the end of the session that made the former one"
+        with pytest.raises(BadVersionError):
+            await third.multi([Check("/incarnation", 0), Delete("/id")])
+        assert await third.exists("/id") == after
+        await third.multi([Check("/incarnation", 1), Delete("/id")])
+        assert await third.exists("/id") is None and (await third.get("/incarnation"))[1].version == 1
+
+    run(scenario)
+
+
 def test_what_one_session_was_answered_another_sees_after_a_sync(run: Run) -> None:
     async def scenario(home: Home) -> None:
         store, other = await home.session(), await home.session()

@@ -1,0 +1,208 @@
+"""A cluster inside the test's process, used by other people's clients, while its brokers are killed, paused and cut off."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.broker import Broker, Cluster
+from support.patience import until
+
+SESSION_MS = 2000
+
+
+@pytest.fixture
+def penstock_broker_properties() -> Mapping[str, object]:
+    return {"zookeeper.session.timeout.ms": SESSION_MS, "replica.lag.time.max.ms": 2000}
+
+
+def create(cluster: Cluster, name: str, **configs: str) -> None:
+    """A topic of one partition, with a replica on each broker."""
+    topic = NewTopic(name, 1, len(cluster.brokers), config={key.replace("_", "."): text for key, text in configs.items()})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # It lives until it is answered.
+    admin.create_topics([topic])[name].result(60)
+
+
+def produce(cluster: Cluster, topic: str, values: list[bytes]) -> list[int]:
+    """Offsets in the order of the values, each acknowledged by all."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True,
+         "topic.metadata.refresh.fast.interval.ms": 100, "message.timeout.ms": 60_000}
+    )  # fmt: skip
+    offsets: list[int] = []
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, message: offsets.append(message.offset()))
+    assert producer.flush(60) == 0
+    return offsets
+
+
+def consume(cluster: Cluster, topic: str, count: int) -> list[bytes]:
+    """The first records of a topic, without a group."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "none", "enable.auto.commit": False,
+         "topic.metadata.refresh.fast.interval.ms": 100}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    while len(values) < count:
+        message = consumer.poll(60)
+        assert message is not None, values
+        if message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def until_in_sync(cluster: Cluster, topic: str, brokers: set[int]) -> None:
+    until(lambda: cluster.isr(topic, 0) == brokers, f"{topic} to be in sync on {brokers}")
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def test_new_topics_have_three_replicas_and_clients_use_them(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "orders")
+    assert produce(penstock_cluster, "orders", values(0, 50)) == list(range(50))
+    until_in_sync(penstock_cluster, "orders", {1, 2, 3})
+    assert consume(penstock_cluster, "orders", 50) == values(0, 50)
+
+
+def test_what_was_acknowledged_outlives_the_leader(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "killed", min_insync_replicas="2")
+    produce(penstock_cluster, "killed", values(0, 50))
+    leader = penstock_cluster.leader("killed", 0)
+    penstock_cluster.kill(leader, expire=True)
+    assert penstock_cluster.running == {1, 2, 3} - {leader}
+    assert produce(penstock_cluster, "killed", values(50, 50)) == list(range(50, 100))
+    assert penstock_cluster.leader("killed", 0) != leader
+    penstock_cluster.start(leader)
+    until_in_sync(penstock_cluster, "killed", {1, 2, 3})
+    for number in {1, 2, 3} - {leader}:
+        penstock_cluster.kill(number, expire=True)
+    until(lambda: penstock_cluster.leader("killed", 0) == leader, "the one that was killed first to lead")
+    assert consume(penstock_cluster, "killed", 100) == values(0, 100)
+
+
+def test_a_session_ends_by_its_timeout_after_a_kill(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "silent")
+    leader, controller = penstock_cluster.leader("silent", 0), penstock_cluster.controller
+    penstock_cluster.kill(leader)
+    if controller != leader:
+        penstock_cluster.kill(controller)
+    until(lambda: penstock_cluster.leader("silent", 0) not in {-1, leader}, "another leader")
+    assert penstock_cluster.controller not in {-1, leader, controller} or controller == leader
+    assert produce(penstock_cluster, "silent", [b"a"]) == [0]
+
+
+def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_goes_on(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "paused", min_insync_replicas="2")
+    produce(penstock_cluster, "paused", values(0, 10))
+    leader = penstock_cluster.leader("paused", 0)
+    penstock_cluster.pause(leader)
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": penstock_cluster.brokers[leader].bootstrap}).list_topics(timeout=1)
+    until(lambda: penstock_cluster.leader("paused", 0) not in {-1, leader}, "another leader")
+    assert produce(penstock_cluster, "paused", values(10, 10)) == list(range(10, 20))
+    penstock_cluster.resume(leader)
+    until_in_sync(penstock_cluster, "paused", {1, 2, 3})
+    assert consume(penstock_cluster, "paused", 20) == values(0, 20)
+
+
+def test_a_paused_broker_can_be_killed(penstock_cluster: Cluster) -> None:
+    penstock_cluster.pause(2)
+    penstock_cluster.kill(2, expire=True)
+    penstock_cluster.until_live({1, 3})
+    penstock_cluster.start(2)
+    assert penstock_cluster.running == {1, 2, 3}
+
+
+def test_a_broker_whose_session_has_expired_registers_again(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "expired")
+    leader = penstock_cluster.leader("expired", 0)
+    penstock_cluster.expire(leader)
+    until(lambda: penstock_cluster.leader("expired", 0) not in {-1, leader}, "another leader")
+    until_in_sync(penstock_cluster, "expired", {1, 2, 3})
+    assert produce(penstock_cluster, "expired", [b"a"]) == [0]
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(penstock_cluster: Cluster, one_way: bool) -> None:
+    create(penstock_cluster, "cut")
+    produce(penstock_cluster, "cut", values(0, 10))
+    leader = penstock_cluster.leader("cut", 0)
+    follower = next(iter({1, 2, 3} - {leader, penstock_cluster.controller}))
+    penstock_cluster.cut(follower, leader, one_way=one_way)
+    assert produce(penstock_cluster, "cut", values(10, 10)) == list(range(10, 20))
+    until(lambda: follower not in penstock_cluster.isr("cut", 0), "the follower to leave the ISR")
+    penstock_cluster.heal()
+    until_in_sync(penstock_cluster, "cut", {1, 2, 3})
+    assert consume(penstock_cluster, "cut", 20) == values(0, 20)
+
+
+def test_all_of_them_killed_at_once_lose_nothing(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "all")
+    produce(penstock_cluster, "all", values(0, 100))
+    for number in (1, 2, 3):
+        penstock_cluster.kill(number)
+    penstock_cluster.start()
+    assert produce(penstock_cluster, "all", values(100, 1)) == [100]
+    assert consume(penstock_cluster, "all", 101) == values(0, 101)
+
+
+def test_a_cluster_is_there_again_in_its_folder(tmp_path: Path) -> None:
+    with Cluster(brokers=2, data=tmp_path / "data") as cluster:
+        create(cluster, "kept")
+        assert produce(cluster, "kept", [b"a"]) == [0]
+    with Cluster(brokers=2, data=tmp_path / "data") as cluster:
+        assert produce(cluster, "kept", [b"b"]) == [1]
+        assert consume(cluster, "kept", 2) == [b"a", b"b"]
+
+
+def test_a_killed_broker_alone_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("kept", b"value", partition=0)
+        assert producer.flush(30) == 0
+        broker.kill()
+        assert not broker.running
+        assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+        broker.start()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
+        consumer.assign([TopicPartition("kept", 0, 0)])
+        assert consumer.poll(60).value() == b"value"
+        consumer.close()
+
+
+@pytest.fixture
+def left_over() -> Iterator[None]:
+    """Nothing of what a test starts in this process may be left at its end."""
+    with Cluster(brokers=3):
+        pass  # What the first one loads for good, and the network threads' descriptors, which are used again.
+    threads, descriptors = threading.active_count(), count_descriptors()
+    yield
+    until(lambda: threading.active_count() <= threads, "all threads to end", lambda: str(threading.enumerate()))
+    assert count_descriptors() <= descriptors
+
+
+def count_descriptors() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.usefixtures("left_over")
+def test_clusters_leave_no_threads_and_descriptors_behind() -> None:
+    for _ in range(3):
+        with Cluster(brokers=3) as cluster:
+            cluster.kill(1, expire=True)
+            cluster.pause(2)
+            cluster.resume(2)
+            cluster.start(1)
+            cluster.pause(2)
+            cluster.kill(3)
