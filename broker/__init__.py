@@ -17,6 +17,7 @@ descriptors     how many file descriptors the broker has, and what they are enou
 metadata        what a start does about the metadata store: opens it, or refuses it with the ways on
 backups         backups of the metadata store
 topic           one topic and its partitions; what names topics may have
+transactionmessages  what brokers ask each other of transactions, as values
 assignments     which brokers a partition may be put on by hand
 resources       what has configs: topics, brokers, groups, loggers
 acls            the operations that an ACL may be about; there is no authorizer

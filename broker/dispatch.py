@@ -44,7 +44,7 @@ from penstock.broker.servicetime import ServiceTime
 from penstock.broker.store.base import StoreError
 from penstock.broker.turns import ClientGoneError, TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.net.border import ProduceAnswer, Request, UnverifiedBatch
+from penstock.pyx.net.border import ProduceAnswer, Question, Request
 from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, decode_response, encode_response
 from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -160,8 +160,8 @@ class Answers(Protocol):
         """Whether it is connected and has not closed its sending half."""
         ...
 
-    def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
-        """The transactional id of a produce, and where it begins a transaction."""
+    def unverified(self, request: Request) -> Question:
+        """Where a produce begins a transaction."""
         ...
 
     def flushes(self, request: Request) -> frozenset[int]:
@@ -176,7 +176,7 @@ class Answers(Protocol):
         """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked, or it is held."""
         ...
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> ProduceAnswer | None:
+    def append_produce(self, request: Request, refused: dict[int, int], guard: int) -> ProduceAnswer | None:
         """Append a produce but for what is refused; the answer, None if its connection is being closed."""
         ...
 
@@ -384,8 +384,8 @@ class Dispatch:
         task.add_done_callback(forget)
 
     async def _produce(self, request: Request, before: Sequence[asyncio.Future[None]]) -> None:
-        """A produce that waits for a disk, or whose transaction coordinator has to be asked; the latter is then appended
-        without a pause, so that no marker comes between."""
+        """A produce that waits for a disk, or whose transaction coordinator has to be asked. What came between the question
+        and the append makes the log refuse the latter."""
         try:
             if before:
                 await asyncio.wait(before)
@@ -398,9 +398,11 @@ class Dispatch:
                 return
             await self._release(request)
             service = ServiceTime()
-            refused = transactionalproduce.refused(self._context.transactions, request, *self._answers.unverified(request))
-            answer = self._answers.append_produce(request, refused)
-            service.work(service.begun_ns)
+            question = self._answers.unverified(request)
+            refused = await service.run(transactionalproduce.refused(self._context.coordinators.verifier, request, question))
+            appending_ns = monotonic_ns()
+            answer = self._answers.append_produce(request, refused, question.guard)
+            service.work(appending_ns)
             if folders:
                 await self._flushing.run(folders, self._answers.flush_produce, request)
             if answer is not None:

@@ -7,12 +7,14 @@ fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. 
 and isn't in the transaction is TRANSACTION_ABORTABLE. Decisions: `broker/coordination/transactions`.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactions.events import AddPartitions
-from penstock.broker.topic import INTERNAL
+from penstock.broker.topic import GROUP_OFFSETS, INTERNAL
+from penstock.broker.transactionmessages import Verification
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -42,16 +44,30 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
             results = {key: old if error == fenced else error for key, error in results.items()}
         answer = await _answer(request.v3_and_below_topics, results, call.turns)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answer)
-    response = AddPartitionsToTxnResponse()
-    async for asked in call.turns.each(request.transactions):
-        who = (context, call.turns, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
-        results = await _verify(*who) if asked.verify_only else await _add(*who, client_version=2)
-        response.results_by_transaction.append(
-            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id, topic_results=await _answer(asked.topics, results, call.turns)
-            )
-        )
-    return response
+    # An answer may wait for a commit: all are asked at once.
+    answers = await asyncio.gather(*(_asked(context, one, call) for one in request.transactions))
+    return AddPartitionsToTxnResponse(results_by_transaction=answers)
+
+
+async def _asked(
+    context: Context, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction, call: Call
+) -> AddPartitionsToTxnResponse.AddPartitionsToTxnResult:
+    who = asked.transactional_id, asked.producer_id, asked.producer_epoch
+    keys = _keys(asked.topics)
+    if not asked.transactional_id:
+        results = dict.fromkeys(keys, int(ErrorCode.INVALID_REQUEST))
+    elif asked.verify_only:
+        results = {key: context.transactions.verify(*who, key) async for key in call.turns.each(keys)}
+    else:
+        # A group's coordinator adds the partition of its offsets (TxnOffsetCommit).
+        from_broker = context.cluster is not None and call.listener == context.between_brokers
+        results = await _refused(context, call.turns, keys, {GROUP_OFFSETS} if from_broker else ())
+        if not results:
+            errors = await context.coordinators.verifier.answer(Verification(*who, tuple(keys), adds=True))
+            results = dict(zip(keys, errors, strict=True))
+    return AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+        transactional_id=asked.transactional_id, topic_results=await _answer(asked.topics, results, call.turns)
+    )
 
 
 def _keys(topics: Topics) -> list[TopicPartition]:
@@ -65,35 +81,32 @@ async def _add(
     producer_id: int,
     producer_epoch: int,
     topics: Topics,
-    client_version: int = 0,
 ) -> dict[TopicPartition, int]:
     keys = _keys(topics)
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
-    refused = {key: error async for key in turns.each(keys) if (error := _refused(context, key))}
+    refused = await _refused(context, turns, keys)
     if refused:
-        return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
-    event = AddPartitions(None, producer_id, producer_epoch, keys, client_version)
+        return refused
+    event = AddPartitions(None, producer_id, producer_epoch, keys)
     return dict.fromkeys(keys, await context.transactions.ask(transactional_id, event))
 
 
-def _refused(context: Context, key: TopicPartition) -> int:
-    if key[0] in INTERNAL:
+async def _refused(
+    context: Context, turns: Turns, keys: Sequence[TopicPartition], allowed: Collection[str] = ()
+) -> dict[TopicPartition, int]:
+    """The error of each partition if one of them can't be added; none else. allowed: topics of the coordinators that can."""
+    refused = {key: error async for key in turns.each(keys) if (error := _error_of(context, key, allowed))}
+    return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys} if refused else {}
+
+
+def _error_of(context: Context, key: TopicPartition, allowed: Collection[str]) -> int:
+    if key[0] in INTERNAL and key[0] not in allowed:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = context.topics.get(key[0])
     if known is None or not 0 <= key[1] < len(known.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE
-
-
-async def _verify(
-    context: Context, turns: Turns, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
-) -> dict[TopicPartition, int]:
-    keys = _keys(topics)
-    if not transactional_id:
-        return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
-    verify = context.transactions.verify
-    return {key: verify(transactional_id, producer_id, producer_epoch, key) async for key in turns.each(keys)}
 
 
 async def _answer(topics: Topics, results: dict[TopicPartition, int], turns: Turns) -> list[TopicResult]:

@@ -13,8 +13,8 @@ from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsetrequest import commits_of, errors_of, name_of
 from penstock.broker.coordination.offsets import Committed
-from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
+from penstock.broker.transactionmessages import Verification
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -50,7 +50,14 @@ async def _commit(
     commits: dict[TopicPartition, Committed],
     call: Call,
 ) -> int | dict[TopicPartition, int]:
-    error = await _in_transaction(context, request, call)
+    if not request.transactional_id or request.producer_id < 0:
+        return ErrorCode.INVALID_REQUEST
+    await context.groups.ensure_topic()
+    context.groups.check_served(request.group_id)
+    partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
+    producer = request.producer_id, request.producer_epoch
+    guard = context.log_manager.guard()
+    error = await _in_transaction(context, request, partition, call)
     if error:
         return error
     event = Commit(
@@ -63,21 +70,21 @@ async def _commit(
         producer_epoch=request.producer_epoch,
         knows_epochs=call.api_version >= TOPIC_IDS_SINCE,
     )
-    # Nothing is awaited between the check above and the append, so no marker can come in between.
+    # Nothing is awaited between this and the append, and markers come on this loop alone.
+    if not context.log_manager.is_guarded(*partition, *producer, guard):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return await context.groups.commit(request.group_id, event)
 
 
-async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, call: Call) -> int:
+async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, partition: TopicPartition, call: Call) -> int:
     """Whether the group's partition is in the producer's ongoing transaction: an error code."""
-    if not request.transactional_id or request.producer_id < 0:
-        return ErrorCode.INVALID_REQUEST
-    await context.groups.ensure_topic()
-    name, producer_id, epoch = request.transactional_id, request.producer_id, request.producer_epoch
-    partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
-    error: int = ErrorCode.NONE
-    if call.api_version >= ADDS_PARTITION_SINCE:
-        error = context.transactions.add_now(name, AddPartitions(None, producer_id, epoch, [partition], 2))
-    error = error or context.transactions.verify(name, producer_id, epoch, partition)
+    assert request.transactional_id is not None
+    adds = call.api_version >= ADDS_PARTITION_SINCE
+    (error,) = await context.coordinators.verifier.ask(
+        Verification(request.transactional_id, request.producer_id, request.producer_epoch, (partition,), adds)
+    )
+    if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # The transaction's, not the group's, which was asked.
     if error == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error == ErrorCode.CONCURRENT_TRANSACTIONS:

@@ -15,6 +15,7 @@ offsets                 the committed offsets of one group, with those of open t
 grouplag                how far groups are behind, in records and in seconds
 transactioncoordinator  transactional ids, and the markers of their transactions
 transactions/           a transactional id as a state machine
+verification            whether a producer may begin its transaction in a partition: its coordinator is asked
 transactionalproduce    a produce that begins a transaction in a partition
 flushing                flushes that transactions wait for, shared
 powercut                what a power cut has left of transactions, and what becomes of it

@@ -8,6 +8,7 @@ from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions import events as transaction_events
+from penstock.broker.coordination.verification import Verifier
 
 
 class Coordinators:
@@ -17,6 +18,7 @@ class Coordinators:
         self._config = parts.config
         self.groups = GroupCoordinator(parts)
         self.transactions = TransactionCoordinator(parts, self.groups)
+        self.verifier = Verifier(parts, self.transactions)
 
     async def start(self, power_cut: bool = False, was_flushed: Flushes = Flushes.NONE) -> None:
         """Load the logs, finish decided transactions, start the timers. Called once both internal topics' logs are open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.broker.configs.brokerconfig import BrokerConfig
@@ -9,7 +10,16 @@ from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
 from penstock.broker.store.base import Store
 from penstock.broker.topics.changes import Topics
+from penstock.broker.transactionmessages import Verification
 from penstock.pyx.log.logmanager import LogManager
+
+
+class OtherBrokers(Protocol):
+    """What the coordinators ask of the other brokers of a cluster. Each raises ConnectionError where nobody has answered."""
+
+    async def verify(self, broker: int, question: Verification) -> Sequence[int]:
+        """Ask the broker that coordinates a transaction; the error code of each partition."""
+        ...
 
 
 class Parts(Protocol):
@@ -22,6 +32,11 @@ class Parts(Protocol):
     log_manager: LogManager
     entities: Entities
     features: Features
+
+    @property
+    def cluster(self) -> OtherBrokers | None:
+        """None on a single node."""
+        ...
 
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970."""

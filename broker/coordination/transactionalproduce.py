@@ -1,8 +1,8 @@
 """Produce requests that begin a transaction in a partition: the coordinator is asked before anything is appended (KIP-890).
 
-The network threads hand them over whole. What the coordinator allows is appended in the same step of the loop, so that no
-marker can come between: a produce that comes late, after the end of its transaction, never begins one that nothing would
-end. With transactions v2 (Produce from version 12 on) the partition is added to the transaction here; before, it has to
+The network threads hand them over whole. What the coordinator allows is appended, unless a marker came between: a produce
+that comes late, after the end of its transaction, never begins one that nothing would end (`verification.py`). With
+transactions v2 (Produce from version 12 on) the partition is added to the transaction here; before, it has to
 be in it already. An append of a large request holds up the loop; it is only the first one of a transaction in a partition.
 
 What a client hears is what Apache Kafka says: INVALID_PRODUCER_EPOCH when it was fenced; TRANSACTION_ABORTABLE when the
@@ -12,12 +12,10 @@ before is just ending, before version 12 NOT_ENOUGH_REPLICAS, which any client t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
-from penstock.broker.coordination.transactions.events import AddPartitions
+from penstock.broker.coordination.verification import Verifier
+from penstock.broker.transactionmessages import Verification
 from penstock.errors import ErrorCode
-from penstock.pyx.net.border import Request, UnverifiedBatch
+from penstock.pyx.net.border import Question, Request, UnverifiedBatch
 
 ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
@@ -29,25 +27,20 @@ _RETRIABLE = (
 )
 
 
-def refused(
-    transactions: TransactionCoordinator, request: Request, transactional_id: str, asked: Iterable[UnverifiedBatch]
-) -> dict[int, int]:
+async def refused(verifier: Verifier, request: Request, question: Question) -> dict[int, int]:
     """Ask about each partition in which a produce begins a transaction; the error codes of those that may not, by place.
 
-    Never waits.
+    On one node it never waits.
     """
     version = request.api_version
     by_producer: dict[tuple[int, int], list[UnverifiedBatch]] = {}
-    for one in asked:
+    for one in question.batches:
         by_producer.setdefault((one.producer_id, one.producer_epoch), []).append(one)
     found: dict[int, int] = {}
     for (producer_id, epoch), ones in by_producer.items():
-        partitions = [one.partition for one in ones]
-        if version >= ADDS_SINCE:
-            added = AddPartitions(None, producer_id, epoch, partitions, client_version=2)
-            errors = [transactions.add_now(transactional_id, added)] * len(partitions)
-        else:
-            errors = [transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
+        partitions = tuple(one.partition for one in ones)
+        adds = version >= ADDS_SINCE
+        errors = await verifier.ask(Verification(question.transactional_id, producer_id, epoch, partitions, adds))
         found |= {one.place: _code_for(error, version) for one, error in zip(ones, errors, strict=True) if error}
     return found
 

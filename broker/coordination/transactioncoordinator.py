@@ -24,7 +24,6 @@ from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
 from penstock.broker.coordination.transactions import machine as transaction_machine
 from penstock.broker.coordination.transactions.events import (
-    AddPartitions,
     End,
     Init,
     MarkersWritten,
@@ -166,16 +165,6 @@ class TransactionCoordinator(Coordinator[Transaction]):
             ids = (facts.producer_id, facts.previous_producer_id, facts.next_producer_id)
             highest = max(highest, *(one for one in ids if one < BELIEVED), -1)
         return highest
-
-    def add_now(self, name: str, event: AddPartitions) -> int:
-        """Feed AddPartitions without waiting: an error code. Nothing can come in between it and the caller's append."""
-        entry = self.entries.get(name)
-        if entry is None:
-            return self._unknown(name)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        event.token = answer
-        self._feed(entry, event)
-        return answer.result() if answer.done() else ErrorCode.CONCURRENT_TRANSACTIONS
 
     def verify(self, name: str, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
         """Whether a partition is in the ongoing transaction of that producer: an error code."""

@@ -40,7 +40,9 @@ from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicas import Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.topics import ClusterTopics
+from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import Store, StoreError
+from penstock.broker.transactionmessages import Verification
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, raise_for
 from penstock.pyx.log.logmanager import LogManager
@@ -94,6 +96,7 @@ class Cluster:
         self._monotonic_ms = monotonic_ms
         self._member = Member(node_id, uuid_text(new_uuid()), clean)
         self._peers = Peers(node_id, cluster_id, prepare)
+        self._transactions = TransactionPeers(node_id, cluster_id, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
@@ -138,12 +141,14 @@ class Cluster:
         await self._store.close()
         await self._replicas.stop()
         await self._fetching.stop()
+        await self._transactions.stop()
         await self._peers.stop()
 
     def abandon(self) -> None:
         """Fetch nothing and say nothing any more, as one whose process was killed; `leave` is still to come."""
         self._abandoned = True
         self._fetching.threads.stop()
+        self._transactions.abandon()
         self._peers.abandon()
 
     def pause(self) -> None:
@@ -326,7 +331,9 @@ class Cluster:
         """Where brokers are reached."""
         own = self._between_brokers
         places = {broker: at[own] for broker, at in endpoints.items() if own in at and broker != self._node_id}
-        self._peers.set_brokers({broker: (at.host, at.port) for broker, at in places.items()})
+        addresses = {broker: (at.host, at.port) for broker, at in places.items()}
+        self._peers.set_brokers(addresses)
+        self._transactions.set_brokers(addresses)
 
     async def send_roles(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """As the controller: tell a broker its roles. Raises OSError."""
@@ -345,6 +352,10 @@ class Cluster:
         if request.broker == self._node_id:
             return await self.on_stop_replica(request)
         return await requests.stop_replicas(self._peers, request)
+
+    async def verify(self, broker: int, question: Verification) -> Sequence[int]:
+        """Ask the broker that coordinates a transaction; the error code of each partition. Raises ConnectionError."""
+        return await self._transactions.verify(broker, question)
 
     async def _alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
         """As a leader: ask the controller. Raises OSError."""

@@ -41,6 +41,7 @@ cdef struct Append:
     int64_t* work_left                 # what validating may cost (validator.pxd); what it did is taken off
     bint acks_all                      # it is refused while too few replicas are in sync
     int32_t led_since                  # it is refused unless this broker has led since that epoch; NO_EPOCH: any
+    int64_t guard                      # of VERIFIED, ADDED: taken before the coordinator was asked (producerstate.pxd)
     Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
 
@@ -55,7 +56,9 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
 #   NOT_LEADER_OR_FOLLOWER   the partition was stopped, is being cut, another broker leads it, or has led it since
 #                            `led_since`, it isn't what a follower's fetch named, or a segment has to be proved first
-#   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`
+#   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`; or a batch would begin
+#                            a transaction, and its guard doesn't count any more: the client sends it again, and the
+#                            coordinator is asked again
 #   KAFKA_STORAGE_ERROR      the disk failed or is full
 #   INVALID_TXN_STATE        also for a client's batch that would begin a transaction in the partition
 #                            (LogConfig.verify_transactions): it is appended as VERIFIED or ADDED, once the coordinator

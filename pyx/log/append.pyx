@@ -19,14 +19,14 @@ from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
 from penstock.pyx.log.followerask cimport ask_fits
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
-from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, flushed_by_caller, from_client
+from penstock.pyx.log.origin cimport ADDED, CLIENT, REPLICA, VERIFIED, Origin, flushed_by_caller, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_HAS_SPACE, FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full,
     folder_tell, is_flush_due, is_offline, log_of, take_config, take_waiting_log_end, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
-    NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
+    NO_OFFSET, EndedTxn, ProducerEntry, guard_counts, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.log.recovery cimport replay_batch
 from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER
@@ -79,8 +79,17 @@ cdef ProducerEntry _producer(
     return producers_get(&p.log.producers, producer_id)
 
 
+cdef int16_t _check_beginning(const PartitionLog* p, const Append* part, const ProducerEntry* e) noexcept nogil:
+    """Under the lock: whether a producer's batch may begin a transaction. 0 or Kafka's code."""
+    if part.origin == CLIENT:
+        return INVALID_TXN_STATE if p.config.verify_transactions else 0
+    if part.origin == ADDED or (part.origin == VERIFIED and p.config.verify_transactions):
+        return 0 if guard_counts(&p.log.producers, e, part.guard) else NOT_ENOUGH_REPLICAS
+    return 0
+
+
 cdef int16_t _validate_producers(
-    PartitionLog* p, Gathered* gathered, const Validated* taken, Origin origin, int64_t now_ms,
+    PartitionLog* p, Gathered* gathered, const Validated* taken, const Append* part, int64_t now_ms,
     unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at, int64_t* repeated_end
 ) noexcept nogil:
     """Under the lock: what the producer states say to the batches, without changing them; how they would be goes to
@@ -99,19 +108,19 @@ cdef int16_t _validate_producers(
     repeated[0] = 0
     for i in range(taken.batches.size()):
         header = &taken.batches[i]
-        if header.producer_id >= 0 and origin != REPLICA:
+        if header.producer_id >= 0 and part.origin != REPLICA:
             e = _producer(p, tried, gathered, header.producer_id)
             duplicate_of = NO_OFFSET
             if batch_is_control(header):
                 marker = batch_marker_type(records, header, &coordinator_epoch)
                 error = producer_marker(
-                    &e, header, marker == MARKER_COMMIT, coordinator_epoch, origin, offset, now_ms, &ended
+                    &e, header, marker == MARKER_COMMIT, coordinator_epoch, part.origin, offset, now_ms, &ended
                 )
             else:
                 begins = batch_is_transactional(header) and would_begin(&e, header)
-                error = producer_data(&e, header, origin, offset, now_ms, &duplicate_of)
-                if begins and error == 0 and duplicate_of == NO_OFFSET and p.config.verify_transactions:
-                    error = INVALID_TXN_STATE if origin == CLIENT else 0
+                error = producer_data(&e, header, part.origin, offset, now_ms, &duplicate_of)
+                if begins and error == 0 and duplicate_of == NO_OFFSET:
+                    error = _check_beginning(p, part, &e)
             if error != 0:
                 return error
             if duplicate_of != NO_OFFSET:
@@ -311,7 +320,7 @@ cdef int16_t _gather(
         return KAFKA_STORAGE_ERROR
     error = place_validated(&p.config, taken, gathered.end)
     if error == 0:
-        error = _validate_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at, &end)
+        error = _validate_producers(p, gathered, taken, part, now_ms, tried, &first, &repeated_at, &end)
     if error != 0:
         return error
     records = taken.records

@@ -15,7 +15,7 @@ from penstock.pyx.log.partitionlog cimport (
     stable_end, take_all_waiting, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
-    NO_OFFSET, EndedTxn, producers_clear, producers_get, producers_read, producers_write,
+    NO_OFFSET, EndedTxn, producers_clear, producers_get, producers_read, producers_write, void_guards,
 )
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.recovery cimport RecoveryReport, recover, remove_stray_snapshots, replay_batch, snapshot_stem
@@ -117,6 +117,7 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
         result = _believe_high_watermark(p, now_ms)
         if result != 0:
             return result
+    void_guards(&p.log.producers)
     p.flushed_ms = now_ms
     p.log_end_flushed = p.log.recovery_point
     p.leader_epoch = -1

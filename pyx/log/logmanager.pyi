@@ -170,6 +170,13 @@ class LogManager(ReplicaTable):
     def producers(self, topic: str, partition: int) -> list[Producer]:
         """State of every producer id that the log remembers."""
 
+    def guard(self) -> int:
+        """A number for `is_guarded`, taken before a transaction's coordinator is asked; above 0."""
+
+    def is_guarded(self, topic: str, partition: int, producer_id: int, producer_epoch: int, guard: int) -> bool:
+        """Whether a batch of a transaction may be appended, as its coordinator has answered: the transaction goes on in this
+        partition, or neither the producer's marker nor another role of this broker came since the guard was taken."""
+
     def highest_producer_id(self, below: int) -> int:
         """The largest producer id below that one which a log remembers; -1 if there is none. Slow with many producers.
 

@@ -42,7 +42,7 @@ from penstock.pyx.log.partition cimport (
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline, move_log_start,
 )
-from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
+from penstock.pyx.log.producerstate cimport NO_OFFSET, ProducerEntry, guard_counts, next_guard, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
@@ -219,6 +219,7 @@ cdef class LogManager(ReplicaTable):
         one.checked = NULL
         one.acks_all = from_coordinator(origin)
         one.led_since = led_since
+        one.guard = 0
         one.records = <uint8_t*>malloc(n if n > 0 else 1)
         if one.records == NULL:
             raise MemoryError
@@ -551,6 +552,23 @@ cdef class LogManager(ReplicaTable):
             )
             for i in range(entries.size())
         )
+
+    def guard(self):
+        """What is taken before a transaction's coordinator is asked; see logmanager.pyi."""
+        return next_guard()
+
+    def is_guarded(self, str topic, int partition, int64_t producer_id, int producer_epoch, int64_t guard):
+        """Whether a coordinator's answer still counts; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef ProducerEntry e
+        cdef bint counts
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            e = producers_get(&p.log.producers, producer_id)
+            counts = guard_counts(&p.log.producers, &e, guard)
+            pthread_mutex_unlock(&p.lock)
+        return counts or (e.txn_first_offset != NO_OFFSET and e.epoch == producer_epoch)
 
     def highest_producer_id(self, int64_t below):
         """The largest producer id that a log remembers; see logmanager.pyi."""

@@ -18,6 +18,11 @@ logs of the process together PRODUCERS_ALL_MAX, beyond which a log that gets ano
 PRODUCERS_SPARED makes room. It forgets the half that it hasn't heard of for longest, as if they had expired; never one
 with an open transaction.
 
+A transaction may begin in a partition once its coordinator was asked. Whatever comes between the question and the
+append makes the answer worthless: the producer's marker, another role of this broker, a cut. So there is one count for
+all logs of the process. Whoever asks takes a number, a guard; markers and such events take numbers, too. The append
+presents its guard, which has to be above those of all that concerns its producer.
+
 Crash story: a snapshot whose checksum is wrong, or whose companion's is, doesn't count;
 recovery takes the one before it and walks on from there.
 """
@@ -52,6 +57,7 @@ cdef struct ProducerEntry:
     int64_t last_timestamp_ms          # of its last batch or marker
     int64_t seen_ms                    # by this broker's clock: expiry counts from here, old timestamps don't matter
     int64_t txn_first_offset           # of its open transaction, or NO_OFFSET
+    int64_t ended                      # the number of its last marker; 0: none since the log was opened
     BatchMark batches[PRODUCER_BATCHES]        # oldest first
 
 cdef struct OpenTxn:
@@ -62,6 +68,7 @@ cdef struct OpenTxn:
 cdef struct ProducerStates:
     unordered_map[int64_t, ProducerEntry] entries      # changed by the functions below alone: they are counted
     ordered_map[int64_t, OpenTxn] open_txns    # by first offset
+    int64_t guarded_since              # no guard up to this number counts, whoever's it is
 
 # A transaction that a marker has ended.
 cdef struct EndedTxn:
@@ -82,6 +89,16 @@ cdef inline bint would_begin(const ProducerEntry* e, const BatchHeader* header) 
     if header.producer_epoch < e.epoch:
         return False
     return e.txn_first_offset == NO_OFFSET or header.producer_epoch != e.epoch
+
+# The next number of the count: a guard, or that of an event.
+cdef int64_t next_guard() noexcept nogil
+# From now on no guard counts that was given before.
+cdef inline void void_guards(ProducerStates* states) noexcept nogil:
+    states.guarded_since = next_guard()
+
+# Whether nothing has come between the question and now. 0 is nobody's guard.
+cdef inline bint guard_counts(const ProducerStates* states, const ProducerEntry* e, int64_t guard) noexcept nogil:
+    return guard > states.guarded_since and guard > e.ended
 
 # A commit or abort marker at `offset`. ended.first_offset is NO_OFFSET when no transaction was open.
 cdef int16_t producer_marker(

@@ -31,6 +31,14 @@ cdef enum:
     SNAPSHOT_ENTRY = TXN_AT + 8
 
 
+# The last number that was given; atomic.
+cdef int64_t _guards = 0
+
+
+cdef int64_t next_guard() noexcept nogil:
+    return atomic_add64(&_guards, 1)
+
+
 cdef void _clear(ProducerEntry* e, int64_t producer_id) noexcept nogil:
     e.producer_id = producer_id
     e.epoch = NO_EPOCH
@@ -39,6 +47,7 @@ cdef void _clear(ProducerEntry* e, int64_t producer_id) noexcept nogil:
     e.last_timestamp_ms = -1
     e.seen_ms = 0
     e.txn_first_offset = NO_OFFSET
+    e.ended = 0
 
 
 cdef ProducerEntry producers_get(ProducerStates* states, int64_t producer_id) noexcept nogil:
@@ -143,6 +152,7 @@ cdef int16_t producer_marker(
     ended.aborted = not commit
     _set_epoch(e, header.producer_epoch)
     e.txn_first_offset = NO_OFFSET
+    e.ended = next_guard()
     e.coordinator_epoch = coordinator_epoch
     e.last_timestamp_ms = header.max_timestamp
     e.seen_ms = now_ms
@@ -165,6 +175,7 @@ cdef void _make_room(ProducerStates* states, int64_t kept_id) noexcept nogil:
         step(i)
     if seen.empty():
         return
+    void_guards(states)                # an entry that is made again doesn't know of its markers
     drop = (seen.size() + 1) // 2
     nth_element(seen.begin(), seen.begin() + (drop - 1), seen.end())
     oldest_kept = seen[drop - 1]
@@ -217,12 +228,16 @@ cdef int64_t producers_first_open(const ProducerStates* states, int64_t otherwis
 
 cdef void producers_expire(ProducerStates* states, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
     cdef unordered_map[int64_t, ProducerEntry].iterator i = states.entries.begin()
+    cdef bint expired = False
     while i != states.entries.end():
         if at(i).second.txn_first_offset == NO_OFFSET and now_ms - at(i).second.seen_ms >= expiration_ms:
             i = states.entries.erase(i)
             atomic_add64(&_all_entries, -1)
+            expired = True
         else:
             step(i)
+    if expired:
+        void_guards(states)
 
 
 cdef void producers_clear(ProducerStates* states) noexcept nogil:

@@ -10,6 +10,7 @@ from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     advance_high_watermark, last_batch_epoch, log_of, take_all_waiting, tell_entrant,
 )
+from penstock.pyx.log.producerstate cimport void_guards
 from penstock.pyx.log.role cimport (
     NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, ReplicaFetch, Role,
 )
@@ -39,6 +40,7 @@ cdef void _drop_lead(PartitionLog* p, Role role) noexcept nogil:
     p.isr_n = 0
     p.enough = 0
     p.marks.clear()
+    void_guards(&p.log.producers)
 
 
 cdef void _begin_lead(
@@ -50,6 +52,7 @@ cdef void _begin_lead(
         p.leads_since = terms.leader_epoch
     atomic_store64(&p.epoch_start, p.log.log_end)
     atomic_store32(&p.role, ROLE_LEADER)
+    void_guards(&p.log.producers)
     p.marks = members
     for i in range(p.marks.size()):
         p.marks[i].broker_epoch = NO_EPOCH

@@ -23,6 +23,7 @@ from penstock.pyx.log.partitionlog cimport (
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, ProducerEntry, producers_clear, producers_first_open, producers_get, producers_put, producers_write,
+    void_guards,
 )
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.recovery cimport recover_indexes, remove_stray_snapshots, snapshot_stem
@@ -336,6 +337,7 @@ cdef uint64_t _take(PartitionLog* p, Truncation* t) noexcept nogil:
     t.fresh = NULL
     p.log.producers.entries.swap(t.walked.producers.entries)
     p.log.producers.open_txns.swap(t.walked.producers.open_txns)
+    void_guards(&p.log.producers)
     while not p.ended.empty() and (t.last == NULL or p.ended.back().last_offset >= t.end):
         p.ended.pop_back()             # its marker is cut: it is open again, if any of it stays
     if t.committed >= 0:

@@ -91,6 +91,15 @@ class UnverifiedBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
 
+class Question(NamedTuple):
+    """What a transaction coordinator has to be asked before a produce is appended."""
+
+    transactional_id: str
+    batches: list[UnverifiedBatch]
+    guard: int
+    """For `append_produce`, which takes no batch that begins a transaction if the producer's marker, or another role of this
+    broker, came after the question."""
+
 class ProduceAnswer:
     """The answer to a produce, and what it has to wait for."""
 
@@ -209,8 +218,8 @@ class DataPlane:
         lose_answer: a produce is carried out and its connection closed instead of answered.
         """
 
-    def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
-        """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
+    def unverified(self, request: Request) -> Question:
+        """The partitions in which a produce request begins a transaction (KIP-890).
 
         No partitions (and no id): no coordinator has to be asked. A malformed request has none; `append_produce` gives
         no answer.
@@ -231,11 +240,12 @@ class DataPlane:
         `append_produce` gives no answer.
         """
 
-    def append_produce(self, request: Request, refused: dict[int, int]) -> ProduceAnswer | None:
+    def append_produce(self, request: Request, refused: dict[int, int], guard: int = 0) -> ProduceAnswer | None:
         """Append a produce request; the answer for `answer_produce`, None: its connection is being closed. Its frame is
         written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
-        refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
+        refused: places of `unverified` -> the error code that the partition is answered with; all others are appended. guard:
+        that of the question; 0: no coordinator was asked.
         Appends in the calling thread, without the GIL.
         """
 

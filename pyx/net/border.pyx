@@ -17,6 +17,7 @@ from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_load_pointer, atomic_store32, calloc, close, free, memset, monotonic_ns,
 )
 from penstock.pyx.log.partition cimport LogSetOwner, logset_topic_name, partition_index, partition_topic
+from penstock.pyx.log.producerstate cimport next_guard
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.net.busytime cimport BusyTime, busy_ns_until
 from penstock.pyx.net.client cimport SOFTWARE_BYTES, Client, client_kept
@@ -150,6 +151,14 @@ class UnverifiedBatch(NamedTuple):
     partition: tuple
     producer_id: int
     producer_epoch: int
+
+
+class Question(NamedTuple):
+    """What a transaction coordinator has to be asked before a produce is appended; see border.pyi."""
+
+    transactional_id: str
+    batches: list
+    guard: int
 
 
 cdef bint _begin(bytes frame, RequestHead* head, Reader* body) noexcept:
@@ -490,8 +499,9 @@ cdef class DataPlane:
             raise MemoryError
         token_post(&self.plane, request.token, MAIL_RESUME_LOSE if lose_answer else MAIL_RESUME, &writer)
 
-    def unverified(self, request) -> tuple:
+    def unverified(self, request) -> object:
         cdef bytes frame = request.frame
+        cdef int64_t guard = next_guard()             # before the logs are looked at
         cdef vector[Unverified] found
         cdef RequestHead head
         cdef Reader body
@@ -500,11 +510,11 @@ cdef class DataPlane:
         cdef size_t i, n
         cdef list asked = []
         if not _begin(frame, &head, &body):
-            return "", asked
+            return Question("", asked, guard)
         with nogil:
             find_unverified(self.plane.logs, &head, body, &found)
         if found.empty():
-            return "", asked
+            return Question("", asked, guard)
         transactional_id = read_string(&body, head.api_version >= PRODUCE_FLEXIBLE_FROM, True)
         for i in range(found.size()):
             name = partition_topic(found[i].partition, &n)
@@ -517,7 +527,7 @@ cdef class DataPlane:
                 )
             )
         unverified_free(found)
-        return (<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked
+        return Question((<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked, guard)
 
     def flushes(self, request) -> frozenset:
         cdef bytes frame = request.frame
@@ -545,7 +555,7 @@ cdef class DataPlane:
         return held
 
     cdef ProduceResult serve_produce(
-        self, request, const int16_t* verdicts, Writer* answer, ProduceWait** acks, uint32_t* topic
+        self, request, const int16_t* verdicts, int64_t guard, Writer* answer, ProduceWait** acks, uint32_t* topic
     ):
         """`produce_serve` of a request; counts what it appended. The caller frees the answer's bytes, and `acks`."""
         cdef bytes frame = request.frame
@@ -563,7 +573,7 @@ cdef class DataPlane:
         if not _begin(frame, &head, &body):
             return PRODUCE_MALFORMED
         with nogil:
-            result = produce_serve(self.plane.logs, &sender, &head, body, answer, acks, &tally, verdicts, topic)
+            result = produce_serve(self.plane.logs, &sender, &head, body, answer, acks, &tally, verdicts, guard, topic)
         # With the GIL: the loop and the threads of flushing produces add.
         self.plane.produced.batches += tally.batches
         self.plane.produced.bytes += tally.bytes
@@ -578,7 +588,7 @@ cdef class DataPlane:
         memset(&service, 0, sizeof(Service))
         service.begun_ns = monotonic_ns()
         service.local_ns = INT64_MAX                  # all of it
-        result = self.serve_produce(request, NULL, &answer, &acks, &service.topic)
+        result = self.serve_produce(request, NULL, 0, &answer, &acks, &service.topic)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             token_answer(&self.plane, request.token, &answer, acks, &service)
             return True
@@ -589,7 +599,7 @@ cdef class DataPlane:
         self.close_connection(request.token, *_why(result, request.frame))
         return True
 
-    def append_produce(self, request, dict refused) -> object:
+    def append_produce(self, request, dict refused, int64_t guard=0) -> object:
         cdef bytes frame = request.frame
         cdef vector[int16_t] verdicts
         cdef RequestHead head
@@ -605,7 +615,7 @@ cdef class DataPlane:
             if not 0 <= place < partitions:
                 raise ValueError(f"the request has no partition {place}")
             verdicts[<size_t>place] = error
-        result = self.serve_produce(request, verdicts.data(), &answer.bytes, &answer.acks, &answer.topic)
+        result = self.serve_produce(request, verdicts.data(), guard, &answer.bytes, &answer.acks, &answer.topic)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             return answer
         self.close_connection(request.token, *_why(result, frame))

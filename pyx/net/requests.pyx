@@ -196,7 +196,7 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
             return
         if produce_flushes(r.plane.logs, &head, body, NULL):
             return
-        if produce_take(r.produces, r.plane.logs, &sender, &head, body, NULL) != PRODUCE_TAKEN:
+        if produce_take(r.produces, r.plane.logs, &sender, &head, body, NULL, 0) != PRODUCE_TAKEN:
             return
         served.frames += 1
         served.bytes += SIZE_BYTES + <size_t>n
@@ -278,7 +278,7 @@ cdef Served _serve_produce(
         return _hand_over(r, c, frame, n, True)
     taken = PRODUCE_COSTLY
     if c.cost == COST_LITTLE:
-        taken = produce_take(r.produces, r.plane.logs, &sender, head, body, NULL)
+        taken = produce_take(r.produces, r.plane.logs, &sender, head, body, NULL, 0)
     elif produce_held(r.plane.logs, head, body):
         taken = PRODUCE_HELD
     if taken == PRODUCE_HAND_OVER:
@@ -428,7 +428,9 @@ cdef void requests_resume(
     slot.request_bytes = 0
     timing_pass(one, PHASE_QUEUE, reactor_clock(r))
     if right and produce:
-        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &acks, &r.produced, NULL, &one.topic)
+        result = produce_serve(
+            r.plane.logs, &sender, &head, body, &slot.answer, &acks, &r.produced, NULL, 0, &one.topic
+        )
         timing_pass(one, PHASE_LOCAL, reactor_clock(r))
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             state = SLOT_DONE

@@ -141,7 +141,7 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
     read_head(&body, version >= PRODUCE_FLEXIBLE_FROM, &head)
     if body.bad:
         return
-    work.result = produce_take(g, pool.logs, &work.sender, &head, body, NULL)
+    work.result = produce_take(g, pool.logs, &work.sender, &head, body, NULL, 0)
     if work.result == PRODUCE_TAKEN:
         work.topic = produce_first_topic(g)
         produce_append(g, &work.dropped)

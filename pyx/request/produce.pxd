@@ -62,9 +62,11 @@ cdef void produce_group_free(ProduceGroup* g) noexcept nogil
 # group is as before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
 # it is answered with. NULL on the network threads: no coordinator was asked. A caller that has verdicts has waited for
-# partitions that are held, and is answered in any case.
+# partitions that are held, and is answered in any case. `guard`: taken before the coordinator was asked
+# (producerstate.pxd); 0 without verdicts.
 cdef ProduceResult produce_take(
-    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts
+    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts,
+    int64_t guard
 ) noexcept nogil
 # The number of the topic that the group's first partition is of; 0: it isn't here.
 cdef uint32_t produce_first_topic(const ProduceGroup* g) noexcept nogil
@@ -92,5 +94,5 @@ cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexc
 # (produceflush.pxd) before it sends the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,
-    ProduceTally* tally, const int16_t* verdicts, uint32_t* topic
+    ProduceTally* tally, const int16_t* verdicts, int64_t guard, uint32_t* topic
 ) noexcept nogil

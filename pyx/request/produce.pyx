@@ -290,7 +290,8 @@ cdef inline void _name_sent(const ProduceTopic* topic, int32_t index, Slice reco
 
 
 cdef ProduceResult produce_take(
-    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts
+    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts,
+    int64_t guard
 ) noexcept nogil:
     cdef Reader whole = body
     cdef Reader* r = &body
@@ -334,6 +335,7 @@ cdef ProduceResult produce_take(
             part.append.origin = asked.origin
             part.append.acks_all = terms.acks == ACKS_ALL
             part.append.led_since = NO_EPOCH
+            part.append.guard = guard
             part.append.may_inflate = &asked.may_inflate
             part.append.work_left = &asked.work_left
             part.append.done.base_offset = -1
@@ -653,12 +655,12 @@ cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexc
 
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,
-    ProduceTally* tally, const int16_t* verdicts, uint32_t* topic
+    ProduceTally* tally, const int16_t* verdicts, int64_t guard, uint32_t* topic
 ) noexcept nogil:
     cdef ProduceGroup g
     cdef ProduceResult result
     memset(&g, 0, sizeof(ProduceGroup))
-    result = produce_take(&g, logs, sender, head, body, verdicts)
+    result = produce_take(&g, logs, sender, head, body, verdicts, guard)
     topic[0] = 0
     if result == PRODUCE_TAKEN:
         topic[0] = produce_first_topic(&g)

@@ -26,8 +26,10 @@ from penstock.broker.coordination.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions, End, Init
 from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
+from penstock.broker.coordination.verification import Verifier
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.transactionmessages import Verification
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.rawbatch import marker, marker_type, split
@@ -92,6 +94,7 @@ class World:
             topics=self.topics,
             log_manager=LOGS,
             node_id=1,
+            cluster=None,
             store=await EmbeddedStore.open(self.folder / "store.db"),
             now_ms=lambda: time.time_ns() // 1_000_000,
             age_now_ms=lambda: time.time_ns() // 1_000_000,
@@ -115,6 +118,11 @@ class World:
     def transactions(self) -> TransactionCoordinator:
         assert self.coordinators is not None
         return self.coordinators.transactions
+
+    @property
+    def verifier(self) -> Verifier:
+        assert self.coordinators is not None
+        return self.coordinators.verifier
 
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -204,8 +212,8 @@ def test_nobody_is_coordinated_from_a_corrupt_log_unless_an_operator_says_so(pla
             LOGS.append(TRANSACTION_STATE, 0, batch)
         await world.start()
         assert world.transactions.verify("x", *owner, ("t", 0)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        late = AddPartitions(None, *owner, [("t", 0)], 2)
-        assert world.transactions.add_now("x", late) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        late = Verification("x", *owner, (("t", 0),), adds=True)
+        assert await world.verifier.answer(late) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         with pytest.raises(KafkaError) as raised:
             await world.transactions.end("x", End(None, *owner, True))
         assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from typing import cast
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.broker.coordination import transactionalproduce
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
-from penstock.broker.coordination.transactions.events import AddPartitions
+from penstock.broker.coordination.parts import Parts
+from penstock.broker.coordination.statelog import java_hash_partition
+from penstock.broker.coordination.verification import Verifier
+from penstock.broker.topic import TRANSACTION_STATE
+from penstock.broker.transactionmessages import Verification
 from penstock.errors import ErrorCode as E
-from penstock.pyx.net.border import Request, UnverifiedBatch
+from penstock.pyx.net.border import Question, Request, UnverifiedBatch
+
+AWAY = E.COORDINATOR_NOT_AVAILABLE
 
 
-class Coordinator:
-    """Says the same to everybody but for what it is told, and remembers who asked what."""
+class Asked:
+    """Says the same of every partition but of those that are allowed, and remembers who asked what."""
 
     def __init__(self, error: int, allowed: set[TopicPartition] = frozenset()) -> None:  # type: ignore[assignment]
         self.error = error
         self.allowed = allowed
-        self.asked: list[tuple[str, int, int, tuple[TopicPartition, ...]]] = []
+        self.questions: list[Verification] = []
 
-    def add_now(self, name: str, event: AddPartitions) -> int:
-        assert event.client_version == 2
-        self.asked.append((name, event.producer_id, event.producer_epoch, tuple(event.partitions)))
-        return self.error
-
-    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition) -> int:
-        self.asked.append((name, producer_id, epoch, (partition,)))
-        return E.NONE if partition in self.allowed else self.error
+    async def ask(self, question: Verification) -> list[int]:
+        self.questions.append(question)
+        return [E.NONE if partition in self.allowed else self.error for partition in question.partitions]
 
 
-def refused(coordinator: Coordinator, version: int, *asked: UnverifiedBatch) -> dict[int, int]:
+def refused(verifier: Asked, version: int, *asked: UnverifiedBatch) -> dict[int, int]:
     request = Request(1, 0, version, 1, b"", "peer", "PLAINTEXT", True)
-    return transactionalproduce.refused(cast(TransactionCoordinator, coordinator), request, "x", asked)
+    return asyncio.run(transactionalproduce.refused(cast(Verifier, verifier), request, Question("x", list(asked), 1)))
 
 
 @pytest.mark.parametrize(
@@ -52,14 +54,58 @@ def refused(coordinator: Coordinator, version: int, *asked: UnverifiedBatch) -> 
     ],
 )
 def test_errors_are_those_that_the_client_knows(error: E, version: int, told: E) -> None:
-    assert refused(Coordinator(error), version, UnverifiedBatch(4, ("t", 0), 1, 0)) == {4: told}
+    assert refused(Asked(error), version, UnverifiedBatch(4, ("t", 0), 1, 0)) == {4: told}
 
 
-def test_partitions_are_added_together_but_verified_one_by_one() -> None:
+@pytest.mark.parametrize("version", [11, 12])
+def test_partitions_are_asked_about_together_and_answered_one_by_one(version: int) -> None:
     asked = [UnverifiedBatch(0, ("t", 0), 1, 0), UnverifiedBatch(2, ("t", 1), 1, 0), UnverifiedBatch(3, ("t", 2), 8, 0)]
-    adds = Coordinator(E.NONE)
-    assert refused(adds, 12, *asked) == {}
-    assert adds.asked == [("x", 1, 0, (("t", 0), ("t", 1))), ("x", 8, 0, (("t", 2),))]
-    verifies = Coordinator(E.TRANSACTION_ABORTABLE, {("t", 1)})
-    assert refused(verifies, 11, *asked) == {0: E.TRANSACTION_ABORTABLE, 3: E.TRANSACTION_ABORTABLE}
-    assert refused(Coordinator(E.PRODUCER_FENCED), 12) == {}, "nobody to ask about"
+    verifier = Asked(E.TRANSACTION_ABORTABLE, {("t", 1)})
+    assert refused(verifier, version, *asked) == {0: E.TRANSACTION_ABORTABLE, 3: E.TRANSACTION_ABORTABLE}
+    adds = version == 12
+    assert verifier.questions == [
+        Verification("x", 1, 0, (("t", 0), ("t", 1)), adds),
+        Verification("x", 8, 0, (("t", 2),), adds),
+    ]
+    assert refused(Asked(E.PRODUCER_FENCED), version) == {}, "nobody to ask about"
+
+
+class Others:
+    """The other brokers of a cluster."""
+
+    def __init__(self, answer: list[int] | None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[int, Verification]] = []
+
+    async def verify(self, broker: int, question: Verification) -> list[int]:
+        self.asked.append((broker, question))
+        if self.answer is None:
+            raise ConnectionError("it is away")
+        return self.answer
+
+
+class Transactions:
+    """A coordinator that has said yes."""
+
+    def find(self, name: str) -> object:
+        return name
+
+    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition) -> int:
+        return E.NONE
+
+
+@pytest.mark.parametrize(
+    ("leader", "answer", "told"),
+    [(1, [], E.NONE), (2, [E.PRODUCER_FENCED], E.PRODUCER_FENCED), (2, None, AWAY), (-1, [], AWAY), (None, [], AWAY)],
+)
+def test_a_cluster_asks_the_broker_that_leads_the_transactions_partition(
+    leader: int | None, answer: list[int] | None, told: int
+) -> None:
+    name, count = "x", 3
+    states = [SimpleNamespace(leader=leader if index == java_hash_partition(name, count) else 9) for index in range(count)]
+    topics = {} if leader is None else {TRANSACTION_STATE: SimpleNamespace(partitions=states)}
+    others = Others(answer)
+    verifier = Verifier(cast(Parts, SimpleNamespace(cluster=others, topics=topics, node_id=1)), cast(Any, Transactions()))
+    question = Verification(name, 7, 0, (("t", 0),), adds=False)
+    assert asyncio.run(verifier.ask(question)) == [told]
+    assert others.asked == ([(2, question)] if leader == 2 else [])

@@ -251,7 +251,7 @@ def test_a_request_that_the_control_plane_appends_waits_too(served: Broker, name
         request.timeout_ms = 60_000
         peer.send(encode_request(request, VERSION, 7, "test"))
         handed = served.wait_held(held + 1)[held]
-        answer = served.plane.append_produce(handed, {})
+        answer = served.plane.append_produce(handed, {}, served.plane.unverified(handed).guard)
         assert answer is not None
         served.plane.answer_produce(handed, answer)
         assert peer.is_silent()

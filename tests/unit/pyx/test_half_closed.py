@@ -136,7 +136,7 @@ def test_a_produce_that_waits_for_its_coordinator(topic: str) -> None:
         peer.end_sending()
         for request in served.wait_held(2):
             assert request.handed_over
-            answer = served.plane.append_produce(request, {})
+            answer = served.plane.append_produce(request, {}, served.plane.unverified(request).guard)
             assert answer is not None
             served.plane.answer_produce(request, answer)
         assert numbers(peer, 2) == [1, 2]
