@@ -76,6 +76,15 @@ class ClusterMember(OtherBrokers, Protocol):
         ...
 
     @property
+    def is_pictured(self) -> bool:
+        """Whether this broker has been told of all partitions."""
+        ...
+
+    async def pictured(self) -> None:
+        """Return once it has, or after a while."""
+        ...
+
+    @property
     def controller(self) -> int:
         """The broker that is the controller, as it has told this one; -1: none has."""
         ...

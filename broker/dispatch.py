@@ -496,6 +496,9 @@ class Dispatch:
     async def _respond(self, request: Request, decoded: Decoded) -> Message:
         """The handler's answer, or one that carries the error in each of its places."""
         handler, message, asked, call = decoded
+        cluster = self._context.cluster
+        if cluster is not None and not (cluster.is_pictured or handler.is_between_brokers or handler.key == API_VERSIONS):
+            await cluster.pictured()
         try:
             return await handler.handle(self._context, asked, call)
         except KafkaError as error:

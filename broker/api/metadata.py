@@ -4,7 +4,8 @@ Versions 0-13. A topic is asked for by name (created if the client and `auto.cre
 or, since version 12, by id. All topics: null since version 1, the empty list in version 0. A topic that has
 just been created serves already. The answer that creates it says so below version 7, whose clients often take an
 error for the end; from 7 on it says UNKNOWN_TOPIC_OR_PARTITION as Kafka's does, and the client asks again.
-So it says of a topic that is being deleted.
+So it says of a topic that is being deleted. A broker of a cluster that hasn't been told of all partitions says
+LEADER_NOT_AVAILABLE of those that it doesn't know (*clients that forget a topic because a broker has just started*).
 Operations that a client may do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are:
 there is no authorizer.
 """
@@ -87,12 +88,17 @@ async def _one(
     context: Context, name: str | None, topic_id: bytes, may_create: bool, version: int, deadline: Deadline
 ) -> Entry | Topic:
     """The topic, or an entry that says why there is none."""
+    is_blind = context.cluster is not None and not context.cluster.is_pictured
     if name is None:
         found = context.topics.get_by_id(topic_id)
         if found is None:
+            if is_blind:
+                return Entry(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=None, topic_id=topic_id)
             return Entry(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
         return found
     topic = context.topics.get(name)
+    if topic is None and is_blind:
+        return Entry(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name, topic_id=NO_ID, is_internal=name in INTERNAL)
     if topic is None:
         try:
             topic = await _create(context, name, may_create, deadline)

@@ -137,6 +137,7 @@ class UpdateMetadata:
     broker_epoch: int
     brokers: tuple[LiveBroker, ...]
     partitions: tuple[PartitionMetadata, ...]
+    is_whole: bool = True  # with this one the broker has been told of all partitions
 
 
 @dataclass(frozen=True, slots=True)

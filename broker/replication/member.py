@@ -11,6 +11,7 @@ takes the same way without a connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,6 +50,9 @@ from penstock.pyx.log.logmanager import LogManager
 
 HAND_OVER_S = 5.0
 """How long a stop waits for the controller to move what this broker leads."""
+
+PICTURED_S = 5.0
+"""How long what clients ask waits for the controller's first picture."""
 
 _log = log.get(__name__)
 
@@ -237,6 +241,16 @@ class Cluster:
     def topic_names(self) -> Mapping[bytes, str]:
         """The topics that this broker knows, by their ids."""
         return self._topics.names
+
+    @property
+    def is_pictured(self) -> bool:
+        """Whether this broker has been told of all partitions."""
+        return self._topics.pictured.is_set()
+
+    async def pictured(self) -> None:
+        """Return once it has, or after PICTURED_S. Before, it would say of each topic that there is none."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._topics.pictured.wait(), PICTURED_S)
 
     @property
     def controller(self) -> int:

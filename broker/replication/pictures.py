@@ -115,4 +115,5 @@ class Pictures:
             for broker, places in self._endpoints.items()
             if broker in controller.registrations
         )
-        return UpdateMetadata(controller.broker, controller.epoch, to, viewer.epoch, brokers, tuple(shown))
+        is_whole = not viewer.pending
+        return UpdateMetadata(controller.broker, controller.epoch, to, viewer.epoch, brokers, tuple(shown), is_whole)

@@ -50,11 +50,13 @@ async def tell_roles(peers: Peers, request: LeaderAndIsrRequest) -> LeaderAndIsr
 async def tell_metadata(peers: Peers, update: UpdateMetadata) -> int:
     """Tell a broker which brokers live, and some partitions; the first error."""
     error = int(ErrorCode.NONE)
-    for partitions in wire.in_pieces(update.partitions, lambda one: len(one.replicas)):
+    pieces = list(wire.in_pieces(update.partitions, lambda one: len(one.replicas)))
+    for number, partitions in enumerate(pieces, 1):
+        piece = replace(update, partitions=partitions, is_whole=update.is_whole and number == len(pieces))
         error = await peers.ask(
             update.broker,
             forms.UpdateMetadataRequest.API_KEY,
-            partial(wire.write_metadata, replace(update, partitions=partitions)),
+            partial(wire.write_metadata, piece),
             wire.read_metadata_answer,
             large=len(partitions) >= LARGE,
         )

@@ -55,6 +55,8 @@ class ClusterTopics(Topics):
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
         self._shown = asyncio.Event()
+        self.pictured = asyncio.Event()
+        """Set once this broker has been told of all partitions."""
         self.given_up: Callable[[], None] = lambda: None
         """Called when this broker can't go on as a member."""
 
@@ -98,6 +100,8 @@ class ClusterTopics(Topics):
         for name, some in _by_name(picture).items():
             self._show(name, some, prepared.get(name))
         self.version += 1
+        if picture.is_whole:
+            self.pictured.set()
         self._shown.set()
         self._shown = asyncio.Event()
         self.changed.set()

@@ -96,7 +96,7 @@ def metadata(draw: Callable[..., Any]) -> UpdateMetadata:
         LiveBroker(broker, tuple(draw(st.lists(endpoint, max_size=2))), draw(st.none() | st.text(max_size=3)))
         for broker in draw(LISTS)
     )
-    return UpdateMetadata(brokers=brokers, partitions=told, **draw(SENDERS))
+    return UpdateMetadata(brokers=brokers, partitions=told, is_whole=draw(st.booleans()), **draw(SENDERS))
 
 
 @st.composite

@@ -7,6 +7,7 @@ until its standard input ends, and prints what was found.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
@@ -290,7 +291,11 @@ class Load:
                 try:
                     _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), 5)
                 except KafkaException:
-                    continue  # The broker is down.
+                    # The broker is down. A librdkafka that begins at its bootstrap addresses again has forgotten the topic, and
+                    # doesn't ask for it by itself.
+                    with contextlib.suppress(KafkaException):
+                        consumer.list_topics(self._topic, 5)
+                    continue
                 self.history.ends.append(End(partition, end, started, time.monotonic()))
         consumer.close()
 

@@ -72,6 +72,7 @@ class Member:
     topic_names: Mapping[bytes, str] = field(default_factory=lambda: {topic_id("t"): "t"})
     asked: list[Any] = field(default_factory=list)
     error: int = 0
+    is_pictured: bool = True
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         self.asked.append(request)
@@ -223,6 +224,7 @@ async def test_a_list_of_any_length_goes_in_pieces_that_are_read_in_a_thread(mon
         assert await requests.tell_metadata(broker.peers, update) == 0
         assert sum((one.partitions for one in member.asked), ()) == shown
         assert all(one.brokers == update.brokers for one in member.asked) and len(member.asked) == 3
+        assert [one.is_whole for one in member.asked] == [False, False, True]
 
         member.asked.clear()
         stop = StopReplica(1, 9, 2, 12, tuple(StoppedReplica(one, topic_id(one[0])) for one in partitions))
