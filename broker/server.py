@@ -266,7 +266,8 @@ class Server:
         periodic.start()
         self._undo.append(periodic.stop)
         if restoring is None:
-            context.coordinators.serve_nobody()
+            context.coordinators.start_in_cluster()
+            self._undo.append(context.coordinators.stop)
         else:
             await self._start_coordinators(context, restoring, flushes)
         cleaner = LogCleaner(context)

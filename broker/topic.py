@@ -88,4 +88,6 @@ def internal_settings(config: Mapping[str, Any], name: str) -> tuple[int, dict[s
     prefix = "offsets.topic" if name == GROUP_OFFSETS else "transaction.state.log"
     segment_bytes = str(config[f"{prefix}.segment.bytes"])
     configs = {"cleanup.policy": "compact", "segment.bytes": segment_bytes}
+    if name == TRANSACTION_STATE and config["transaction.state.log.min.isr"] > 1:
+        configs["min.insync.replicas"] = str(config["transaction.state.log.min.isr"])
     return config[f"{prefix}.num.partitions"], configs

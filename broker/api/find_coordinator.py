@@ -1,6 +1,7 @@
 """FindCoordinator: which broker coordinates a group (key type 0) or a transactional id (key type 1).
 
-Versions 0-6; from version 4 on for many keys at once (KIP-699). A single node coordinates everything. The
+Versions 0-6; from version 4 on for many keys at once (KIP-699). A single node coordinates everything; in a cluster
+the leader of the key's partition does, and while it has none the answer is COORDINATOR_NOT_AVAILABLE. The
 coordinator's own topic is created by the first question. Share groups (key type 2) aren't served:
 INVALID_REQUEST.
 """
@@ -29,17 +30,25 @@ async def handle(context: Context, request: FindCoordinatorRequest, call: Call) 
 
 async def _coordinator(context: Context, key_type: int, key: str, call: Call) -> Coordinator:
     try:
-        await _ready(context, key_type, key)
+        node_id = await _find(context, key_type, key)
+        at = context.brokers_for(call.listener).get(node_id)
+        if at is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"clients of this listener can't reach broker {node_id}")
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.what)
-    host, port = context.advertised_for(call.listener)
-    return Coordinator(key=key, node_id=context.node_id, host=host, port=port, error_message=None)
+    return Coordinator(key=key, node_id=node_id, host=at.host, port=at.port, error_message=None)
 
 
-async def _ready(context: Context, key_type: int, key: str) -> None:
-    """Make sure that the coordinator's topic is there and the key's part of it was read. Raises KafkaError."""
+async def _find(context: Context, key_type: int, key: str) -> int:
+    """The broker that coordinates a key, whose coordinator's topic is there. Raises KafkaError."""
     if key_type not in (GROUP, TRANSACTION):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
     coordinator = context.groups if key_type == GROUP else context.transactions
     await coordinator.ensure_topic()
-    coordinator.check_served(key)
+    if coordinator.is_alone:
+        coordinator.check_served(key)
+        return context.node_id
+    leader = context.topics.partition(coordinator.topic, coordinator.partition_of(key)).leader
+    if leader < 0:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
+    return leader

@@ -1,4 +1,4 @@
-"""ListGroups: every group with its state.
+"""ListGroups: every group that this broker coordinates, with its state.
 
 Versions 0-5; filters by state (version 4, KIP-518) and by type (version 5, KIP-848) don't mind upper and
 lower case. A group is of type `classic` or `consumer`.
@@ -6,6 +6,7 @@ lower case. A group is of type `classic` or `consumer`.
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
+from penstock.errors import ErrorCode
 from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 from penstock.pyx.wire.messages import ListGroupsRequest, ListGroupsResponse
 
@@ -18,6 +19,9 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     response = ListGroupsResponse()
+    if context.groups.is_loading:
+        response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return response
     async for name, entry in call.turns.each(sorted(context.groups.entries.items())):
         group = entry.machine
         if isinstance(group, ConsumerGroup):

@@ -1,5 +1,5 @@
-"""ListTransactions (KIP-664): transactional ids with their state, filtered by state, producer id, age (from version 1 on)
-and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versions 0-2.
+"""ListTransactions (KIP-664): the transactional ids that this broker coordinates, with their state, filtered by state, producer
+id, age (from version 1 on) and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versions 0-2.
 """
 
 from penstock.broker.context import Call, Context
@@ -16,6 +16,9 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
     by_name = {state.shown: state for state in TransactionState}
     unknown = [name for name in request.state_filters if name not in by_name]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
+    if context.transactions.is_loading:
+        response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return response
     states = {by_name[name] for name in request.state_filters if name in by_name}
     if request.state_filters and not states:
         return response

@@ -50,6 +50,13 @@ DYNAMIC = frozenset(dynamic_properties()) | {
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "transaction.partition.verification.enable",
 }
+CLUSTER_DEFAULTS = {
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+}
+"""Kafka's defaults, which one node can't have."""
+
 # The types of properties that their default doesn't show.
 _KINDS = {
     "advertised.listeners": ConfigType.LIST,
@@ -305,8 +312,7 @@ def check_properties(config: Mapping[str, Any]) -> None:
 
 def _check_cluster(config: Mapping[str, Any]) -> None:
     """One node has one copy of everything. Raises ConfigError."""
-    factors = ("default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor")
-    for factor in factors:
+    for factor in ("default.replication.factor", *CLUSTER_DEFAULTS):
         if config["zookeeper.connect"] is None and config[factor] > 1:
             raise ConfigError(f"{factor}={config[factor]}: one node has one copy; a cluster's brokers have `zookeeper.connect`")
 
@@ -324,6 +330,8 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfi
     check_properties(static)
     # Two names of one number: whichever is given is in force, and both are described.
     given = set(values.given)
+    if static["zookeeper.connect"] is not None:
+        static |= {name: value for name, value in CLUSTER_DEFAULTS.items() if name not in given}
     if static["node.id"] is not None:
         static["broker.id"] = static["node.id"]
         given.add("broker.id")

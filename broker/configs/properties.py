@@ -160,7 +160,6 @@ _LONG = parse_int(0, LONG_MAX)
 _SEGMENT_BYTES = parse_int(SEGMENT_BYTES_LEAST, SEGMENT_BYTES_MAX)
 _POSITIVE = parse_int(1, LONG_MAX)
 _FACTOR = parse_int(1, 32_767)
-_ONE_NODE = parse_int(1, 1)
 _TIMESTAMP_TYPE = parse_choice("CreateTime", "LogAppendTime")
 LZ4_LEVEL = 9  # Kafka's default: it means the fast compressor, other levels the slow one (KIP-390)
 _COMPRESSION_TYPE = parse_choice("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
@@ -467,15 +466,15 @@ SCHEMA = Schema(
         ),
         Property("offsets.topic.num.partitions", parse_int(1, 10_000), 50, "Partitions of the offsets."),
         Property("offsets.topic.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Their segments' size."),
-        Property("offsets.topic.replication.factor", _FACTOR, 1, "Their copies; one node has one."),
+        Property("offsets.topic.replication.factor", _FACTOR, 1, "Their copies; 3 in a cluster, one node has one."),
         Property("offset.metadata.max.bytes", parse_int(0, INT_MAX), 4096, "Most metadata with an offset."),
         Property("offsets.retention.minutes", parse_int(1, INT_MAX), 10_080, "Life of an empty group."),
         Property("offsets.retention.check.interval.ms", _POSITIVE, 600_000, "How often that is checked."),
         # Transactions.
         Property("transaction.state.log.num.partitions", parse_int(1, 10_000), 50, "Their log's partitions."),
         Property("transaction.state.log.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Its segments."),
-        Property("transaction.state.log.replication.factor", _FACTOR, 1, "Its copies; one node has one."),
-        Property("transaction.state.log.min.isr", _ONE_NODE, 1, "Its least copies; one node has one."),
+        Property("transaction.state.log.replication.factor", _FACTOR, 1, "Its copies; 3 in a cluster, one node has one."),
+        Property("transaction.state.log.min.isr", _FACTOR, 1, "Its least copies; 2 in a cluster, one node has one."),
         Property("transaction.max.timeout.ms", parse_int(1, INT_MAX), 900_000, "Longest timeout allowed."),
         Property("transactional.id.expiration.ms", _POSITIVE, 7 * DAY_MS, "Life of an unused id."),
         Property(

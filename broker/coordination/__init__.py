@@ -3,6 +3,7 @@
 parts                   what the coordinators use of the broker
 machines                what the pure state machines share: time as a value, actions, events
 timers                  deadlines of the machines, one heap and one timer of the loop
+leads                   the partitions of an internal topic that this broker leads
 shell                   feeds the machines, appends what they decide, answers after the append
 statelog                their records as bytes: Kafka's formats
 coordinators            both coordinators, as the broker starts and stops them

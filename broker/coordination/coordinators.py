@@ -9,6 +9,7 @@ from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions import events as transaction_events
 from penstock.broker.coordination.verification import Verifier
+from penstock.broker.topic import GROUP_OFFSETS
 
 
 class Coordinators:
@@ -28,14 +29,29 @@ class Coordinators:
         self.transactions.was_flushed = was_flushed
         await self.groups.load()
         await self.transactions.load()
+        self._start_sweeps()
+
+    def start_in_cluster(self) -> None:
+        """In place of `start`, in a cluster: what this broker coordinates comes by `elected`."""
+        self.groups.is_alone = self.transactions.is_alone = False
+        self._start_sweeps()
+
+    def elected(self, topic: str, partition: int, leader_epoch: int) -> None:
+        """This broker leads a partition of an internal topic in that epoch."""
+        self._of(topic).elected(partition, leader_epoch)
+
+    def resigned(self, topic: str, partition: int) -> None:
+        """Nobody knows this broker any more as the leader of a partition of an internal topic."""
+        self._of(topic).resigned(partition)
+
+    def _of(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
+        return self.groups if topic == GROUP_OFFSETS else self.transactions
+
+    def _start_sweeps(self) -> None:
         config = self._config
         self.groups.spawn(self.groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groupoffsets.Expire))
         every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
         self.transactions.spawn(self.transactions.sweep_for_ever(every_ms, transaction_events.Expire))
-
-    def serve_nobody(self) -> None:
-        """In place of `start`, in a cluster."""
-        self.groups.serves = self.transactions.serves = False
 
     async def after_power_cut(self) -> None:
         """Once all logs are open: end what a power cut has left of transactions, if there was one."""

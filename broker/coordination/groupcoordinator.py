@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from penstock import log
 from penstock.broker.configs.entities import Entity
@@ -23,6 +25,7 @@ from penstock.broker.coordination.consumergroups.settings import settings_of
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup, ConsumerRecord, Environment, TopicFacts
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
 from penstock.broker.coordination.groupoffsets import Commit, Expire, Marker
+from penstock.broker.coordination.leads import LeadState, Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.offsets import OffsetRecord
 from penstock.broker.coordination.parts import Parts
@@ -30,6 +33,7 @@ from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.topics.changes import Topics
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.groupnames import is_stage
 from penstock.hints import quoted
@@ -68,6 +72,29 @@ class TopicCatalog:
         return None if topic is None else topic.name
 
 
+@dataclass(slots=True, eq=False)
+class GroupLoading(Loading[AnyGroup]):
+    """Groups as they are read."""
+
+    newest: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    """Of the partition that is being read, the newest plain commits by their records' keys, not decoded yet."""
+    open: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    """Which groups have offsets in the open transaction of a producer, by partition and producer id."""
+
+    def decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
+        """Most of the log are commits, most of them superseded: of a plain one only the newest is decoded, at the end.
+
+        That is the same, since the commit with the highest offset in the log wins whenever it is applied; a tombstone
+        takes back what is before it and is applied at once.
+        """
+        if statelog.is_commit(key):
+            if value is not None:
+                self.newest[key] = (value, offset)
+                return None
+            self.newest.pop(key, None)
+        return statelog.decode_group_record(key, value, offset)
+
+
 class GroupCoordinator(Coordinator[AnyGroup]):
     """Consumer groups and their offsets: `context.groups`."""
 
@@ -79,8 +106,6 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._environment = Environment(self.config, TopicCatalog(parts.topics), self._settings)
         # Which groups have offsets in the open transaction of a producer, by partition and producer id.
         self._open: dict[tuple[int, int], set[str]] = {}
-        # While a partition is loaded: the newest plain commits by their records' keys, not decoded yet.
-        self._newest: dict[bytes, tuple[bytes, int]] = {}
         self._kept: set[str] = set()  # stage groups whose positions were said to stay though they are old
         self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
 
@@ -113,7 +138,6 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return classic_state.is_disposable(group)
 
     def _resign(self, group: AnyGroup) -> Sequence[object]:
-        self._open.clear()
         return machine.resign(group) if isinstance(group, ConsumerGroup) else classic_machine.resign(group)
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
@@ -205,17 +229,19 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         answer: int | dict[TopicPartition, int] = await self.ask(name, event)
         return answer
 
-    def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
-        """Feed the groups that have offsets of the topic; the others see it by the catalog's version."""
-        if name == self.topic:
-            super().topic_deleted(name, event)
-            return
-        for entry in list(self.entries.values()):
-            if entry.machine.offsets.has_topic(name):
-                self._feed(entry, event())
+    def _has_topic(self, group: AnyGroup, name: str) -> bool:
+        """Whether it has offsets of the topic; the other groups see the deletion by the catalog's version."""
+        return group.offsets.has_topic(name)
 
     def marker_written(self, partition: int, producer_id: int, commit: bool) -> None:
-        """A producer's marker is in that partition of `__consumer_offsets`."""
+        """A producer's marker is in that partition of `__consumer_offsets`, and committed."""
+        lead = self._leads.get(partition)
+        if lead is None:
+            return  # Whoever coordinates it next reads the marker.
+        if lead.state is LeadState.LOADING:
+            lead.missed.append(partial(self.marker_written, partition, producer_id, commit))
+            return
+        self._answer_committed(partition, lead, len(lead.pending))  # The offsets that stand before it.
         for name in self._names_in(partition, producer_id):
             self._feed(self.entries[name], Marker(producer_id, commit))
 
@@ -224,56 +250,54 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         names = self._open.pop((partition, producer_id), ())
         return [name for name in names if name in self.entries and self.entries[name].partition == partition]
 
-    def _load_batch(self, partition: int, raw: RawBatch) -> None:
+    def _new_loading(self) -> GroupLoading:
+        return GroupLoading()
+
+    def _load_batch(self, loading: Loading[AnyGroup], raw: RawBatch) -> None:
+        assert isinstance(loading, GroupLoading)
         if raw.is_control:
-            self._load_marker(partition, raw)
+            self._load_marker(loading, raw)
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
-        decode = statelog.decode_group_record if raw.is_transactional else self._decode
-        for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_corrupt):
-            self._load_record(partition, loaded, producer_id)
+        decode = statelog.decode_group_record if raw.is_transactional else loading.decode
+        for loaded in statelog.read_records(raw, decode, self.topic, loading.partition, self._skip_corrupt):
+            self._load_record(loading, loaded, producer_id)
 
-    def _decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
-        """Most of the log are commits, most of them superseded: of a plain one only the newest is decoded, at the end.
-
-        That is the same, since the commit with the highest offset in the log wins whenever it is applied; a tombstone
-        takes back what is before it and is applied at once.
-        """
-        if statelog.is_commit(key):
-            if value is not None:
-                self._newest[key] = (value, offset)
-                return None
-            self._newest.pop(key, None)
-        return statelog.decode_group_record(key, value, offset)
-
-    def _load_record(self, partition: int, loaded: statelog.Loaded, producer_id: int) -> None:
+    def _load_record(self, loading: GroupLoading, loaded: statelog.Loaded, producer_id: int) -> None:
         name, record, offset, written_ms = loaded
         assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
-        entry = self._entry_of_record(name, partition)
+        entry = self._entry_of_record(loading, name)
         if entry is None:
             return
         entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment, written_ms)
         if producer_id >= 0:
-            self._open.setdefault((partition, producer_id), set()).add(name)
+            loading.open.setdefault((loading.partition, producer_id), set()).add(name)
 
-    def _partition_begins(self, partition: int) -> None:
-        self._newest = {}
+    async def _partition_read(self, loading: Loading[AnyGroup], turns: Turns) -> None:
+        assert isinstance(loading, GroupLoading)
+        newest, loading.newest = loading.newest, {}
+        async for loaded in turns.each(statelog.decode_commits(newest, self.topic, loading.partition, self._skip_corrupt)):
+            self._load_record(loading, loaded, -1)
 
-    def _partition_read(self, partition: int) -> None:
-        for loaded in statelog.decode_commits(self._newest, self.topic, partition, self._skip_corrupt):
-            self._load_record(partition, loaded, -1)
-        self._newest = {}
+    def _publish(self, loading: Loading[AnyGroup]) -> None:
+        assert isinstance(loading, GroupLoading)
+        self._open |= {where: names for where, names in loading.open.items() if where[0] in self._leads}
 
-    def _load_marker(self, partition: int, raw: RawBatch) -> None:
+    def _forget(self, partition: int) -> None:
+        self._open = {where: names for where, names in self._open.items() if where[0] != partition}
+
+    def _load_marker(self, loading: GroupLoading, raw: RawBatch) -> None:
         if raw.record_count == 0:
             return  # Compaction emptied it, as nothing is left of its transaction; its header says the producer's epoch.
         try:
             commit = marker_type(raw) == "commit"
         except BatchError as error:
-            _log.error("topic=%s partition=%d: %s", self.topic, partition, error)
+            _log.error("topic=%s partition=%d: %s", self.topic, loading.partition, error)
             return
-        for name in self._names_in(partition, raw.producer_id):
-            self.entries[name].machine.offsets.end_transaction(raw.producer_id, commit)
+        for name in loading.open.pop((loading.partition, raw.producer_id), ()):
+            entry = loading.entries[name]
+            if entry.partition == loading.partition:
+                entry.machine.offsets.end_transaction(raw.producer_id, commit)
 
     def _loaded(self, entry: Entry[AnyGroup]) -> None:
         if isinstance(entry.machine, ConsumerGroup):

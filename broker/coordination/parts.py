@@ -22,6 +22,18 @@ class OtherBrokers(Protocol):
         ...
 
 
+class Commits(Protocol):
+    """See `penstock.broker.replication.commits`."""
+
+    async def wait(self, partition: tuple[str, int], needed: int, leader_epoch: int, timeout_ms: int = 30_000) -> int:
+        """Wait until all below an offset is in all in-sync replicas; an error code."""
+        ...
+
+    def is_committed(self, partition: tuple[str, int], needed: int, leader_epoch: int) -> bool:
+        """Whether it is now."""
+        ...
+
+
 class Parts(Protocol):
     """See `penstock.broker.context.Context`, which is one."""
 
@@ -36,6 +48,11 @@ class Parts(Protocol):
     @property
     def cluster(self) -> OtherBrokers | None:
         """None on a single node."""
+        ...
+
+    @property
+    def commits(self) -> Commits:
+        """Waits for the commit."""
         ...
 
     def now_ms(self) -> int:

@@ -2,13 +2,17 @@
 they decide.
 
 Coordinators of one shape. Each keeps a machine per name (a group, a transactional id), belongs to a
-partition of an internal topic by the name's hash, reads that topic at start and appends to it afterwards. A
-request becomes an event whose token is a future; `ask` waits for it. Appends are done at once, on the loop:
-one small `pwrite` into the page cache, after which the answer goes out. So what was answered is in the log
-when the process is killed.
+partition of an internal topic by the name's hash, reads that partition when this broker is elected its leader
+(on one node: at start) and appends to it afterwards. A request becomes an event whose token is a future; `ask`
+waits for it. Appends are done at once, on the loop: one small `pwrite` into the page cache. So what was answered
+is in the log when the process is killed.
 
     request ─► ask ─► step(machine, event, now) ─► Append ─► log ─► Appended ─► step ─► Reply ─► answer
                            ▲ Tick (one heap of monotonic deadlines a coordinator)
+
+In a cluster `Appended` comes when the record is committed, so that the next coordinator has all that was answered.
+Until then it is pending and never undone: when the lead is lost the machines are dropped, and whoever waits hears
+NOT_COORDINATOR; when it only takes long, whoever waits hears an error to try again, and the record stays.
 
 A step gives back the machine that comes after it, mostly the same one; a group that changes its type is
 another.
@@ -19,18 +23,23 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.coordination import statelog
+from penstock.broker.coordination.leads import Lead, LeadState, Loading, Pending
 from penstock.broker.coordination.machines import Append, Appended, Now, Reply, Tick
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.timers import Entry, Machine, Timers
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.topic import internal_settings
+from penstock.broker.turns import TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
+from penstock.pyx.log.logmanager import Appended as LogAppended
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 from penstock.pyx.wire.message import WireError
 
@@ -39,6 +48,10 @@ AFTER_APPEND = declare("coordinator.after_append", "a coordinator's record is in
 
 # Machines fed by an hourly sweep before the loop may do something else.
 SWEEP_AT_ONCE = 200
+# Pending appends that are answered before the loop may do something else.
+ANSWERED_AT_ONCE = 64
+# How long a request waits for the commit of what it has appended: Kafka's `offsets.commit.timeout.ms`.
+COMMIT_PATIENCE_MS = 5_000
 
 _log = log.get(__name__)
 
@@ -56,13 +69,16 @@ class Coordinator(ABC, Generic[M]):
         self.entries: dict[str, Entry[M]] = {}
         self._timers: Timers[M] = Timers(parts.monotonic_ms, self._tick)
         self._beside = tasks.Group(f"coordinator of {self.topic}")
+        self._asking: dict[asyncio.Future[Any], Entry[M]] = {}  # requests that wait for an answer
         self._partitions = 0  # of the internal topic; 0 until it exists
-        self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is corrupt
+        self._leads: dict[int, Lead[M]] = {}
+        self._readers = FolderThreads(f"{self.topic}-load", 1)
+        self._order = TurnOrder()
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
         self._skip_corrupt: bool = parts.config["penstock.coordinator.skip.corrupt"]
         self._stopped = False
-        self.serves = True
-        """False in a cluster, which has no groups and transactions yet: whoever asks hears COORDINATOR_NOT_AVAILABLE."""
+        self.is_alone = True
+        """One node, which leads all there is; in a cluster roles come by `elected` and `resigned`."""
 
     # What the two differ in.
     @abstractmethod
@@ -84,24 +100,34 @@ class Coordinator(ABC, Generic[M]):
     def _act(self, entry: Entry[M], action: object) -> object | None:
         """Carry out an action that only one of them has; the event that follows at once, if any."""
 
+    def _has_topic(self, machine: M, name: str) -> bool:
+        """Whether a machine has to hear that a topic was deleted."""
+        return True
+
     def now(self) -> Now:
         """This moment."""
         return Now(self._parts.monotonic_ms(), self._parts.now_ms())
 
     async def ensure_topic(self) -> None:
         """Create the internal topic at its first use. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
-        self._check_serves()
-        if not self._partitions:
-            count, configs = internal_settings(self._parts.config, self.topic)
-            try:
-                topic = await self._parts.topics.ensure(self.topic, count, configs)
-            except KafkaError as error:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
-            self._partitions = len(topic.partitions)
+        if self._partitions or self._sees_topic():
+            return
+        count, configs = internal_settings(self._parts.config, self.topic)
+        try:
+            topic = await self._parts.topics.ensure(self.topic, count, configs)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
+        self._partitions = len(topic.partitions)
+        if self.is_alone:  # It is new: there is nothing to read.
+            for index, state in enumerate(topic.partitions):
+                self._leads.setdefault(index, Lead(state.leader_epoch, LeadState.LOADED))
 
-    def _check_serves(self) -> None:
-        if not self.serves:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a cluster serves no groups and transactions yet")
+    def _sees_topic(self) -> bool:
+        """In a cluster, whether another broker has made it."""
+        topic = None if self.is_alone else self._parts.topics.get(self.topic)
+        if topic is not None:
+            self._partitions = len(topic.partitions)
+        return topic is not None
 
     def partition_of(self, name: str) -> int:
         """The partition of the internal topic that a name is kept in; the topic has to exist.
@@ -116,14 +142,38 @@ class Coordinator(ABC, Generic[M]):
         return statelog.java_hash_partition(name, self._partitions)
 
     def check_served(self, name: str) -> None:
-        """Raise KafkaError COORDINATOR_NOT_AVAILABLE if the name's part of the log could not be read."""
-        self._check_serves()
-        lost = self._lost and self.partition_of(name) in self._lost
-        if lost or (self._lost and self._strays and name not in self.entries):
+        """Raise KafkaError if this broker can say nothing of a name: NOT_COORDINATOR if another one leads its partition,
+        COORDINATOR_LOAD_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE if its part of the log could not be read."""
+        if not self._partitions and not self._sees_topic():
+            if self.is_alone:
+                return  # Nothing is stored yet.
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic} isn't there")
+        lead = self._leads.get(self.partition_of(name))
+        if lead is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates {name}")
+        if lead.state is LeadState.LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {name} is being read")
+        if lead.state is LeadState.UNREADABLE or (self._strays and name not in self.entries and self._has_unreadable()):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")
 
+    def _has_unreadable(self) -> bool:
+        return any(lead.state is LeadState.UNREADABLE for lead in self._leads.values())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether machines that this broker has to know are still being read."""
+        return any(lead.state is LeadState.LOADING for lead in self._leads.values())
+
+    def epoch_of(self, partition: int) -> int:
+        """The leader epoch since which this broker coordinates what a partition of the internal topic has. Raises KafkaError
+        NOT_COORDINATOR if it doesn't."""
+        lead = self._leads.get(partition)
+        if lead is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker leads {self.topic}-{partition}")
+        return lead.epoch
+
     def look_up(self, name: str) -> M | None:
-        """As `find`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if it can't be known whether there is one."""
+        """As `find`. Raises KafkaError as `check_served` does."""
         self.check_served(name)
         return self.find(name)
 
@@ -135,8 +185,15 @@ class Coordinator(ABC, Generic[M]):
     def _entry(self, name: str) -> Entry[M]:
         entry = self.entries.get(name)
         if entry is None:
-            entry = self.entries[name] = Entry(name, self._new(name), self.partition_of(name))
+            entry = Entry(name, self._new(name), self.partition_of(name))
+            self._keep(entry)
         return entry
+
+    def _keep(self, entry: Entry[M]) -> None:
+        self.entries[entry.name] = self._leads[entry.partition].entries[entry.name] = entry
+
+    def _drop(self, entry: Entry[M]) -> None:
+        del self.entries[entry.name], self._leads[entry.partition].entries[entry.name]
 
     async def ask(self, name: str, event: Any) -> Any:
         """Feed an event that has a token; its answer. The machine is made if there is none. Raises
@@ -145,10 +202,19 @@ class Coordinator(ABC, Generic[M]):
         await self.ensure_topic()
         self.check_served(name)
         event.token = answer = asyncio.get_running_loop().create_future()
-        self._feed(self._entry(name), event)
-        return await answer
+        entry = self._entry(name)
+        self._feed(entry, event)
+        if answer.done():
+            return answer.result()
+        self._asking[answer] = entry
+        try:
+            return await answer
+        finally:
+            del self._asking[answer]
 
     def _feed(self, entry: Entry[M], event: object, at: Now | None = None) -> None:
+        if self.entries.get(entry.name) is not entry:
+            return  # It was forgotten, by a resignation or a deletion: what comes late has no effect.
         now = at or self.now()
         events: deque[object] = deque((event,))
         while events:
@@ -156,7 +222,7 @@ class Coordinator(ABC, Generic[M]):
             self._carry_out(entry, actions, events)
         self._timers.arm(entry)
         if self._disposable(entry.machine) and self.entries.get(entry.name) is entry:
-            del self.entries[entry.name]
+            self._drop(entry)
 
     def _carry_out(self, entry: Entry[M], actions: Sequence[object], events: deque[object]) -> None:
         for action in actions:
@@ -166,33 +232,99 @@ class Coordinator(ABC, Generic[M]):
                 if not answer.done():  # Its handler was cancelled: the broker stops.
                     answer.set_result(action.result)
             elif isinstance(action, Append):
-                events.append(self._append(entry, action))
+                appended = self._append(entry, action)
+                if appended is not None:
+                    events.append(appended)
             else:
                 follows = self._act(entry, action)
                 if follows is not None:
                     events.append(follows)
 
-    def _append(self, entry: Entry[M], action: Append) -> Appended:
+    def _append(self, entry: Entry[M], action: Append) -> Appended | None:
+        """None: it is answered later, when it is committed."""
         failpoint(BEFORE_APPEND)
+        lead = self._leads[entry.partition]
+        written = self._write_log(entry, action, lead.epoch)
+        if isinstance(written, int):
+            refused = Appended(action.id, written)
+            # One that is pending is answered first, as a machine takes its answers in the order of its appends.
+            before = next((one for one in reversed(lead.pending) if one.entry is entry), None)
+            if before is None:
+                return refused
+            self._wait_for_commit(lead, before.needed, entry, refused)
+            return None
+        failpoint(AFTER_APPEND)
+        done = Appended(action.id, ErrorCode.NONE, written.base_offset)
+        if not written.waits and not lead.pending:
+            return done
+        self._wait_for_commit(lead, written.needed, entry, done)
+        return None
+
+    def _write_log(self, entry: Entry[M], action: Append, led_since: int) -> LogAppended | int:
+        """Append the records; an error code if that was refused."""
         try:
             pairs = [self._encode(entry.name, record) for record in action.records]
             now_ms = self._parts.now_ms()
             batches = statelog.build_batches(pairs, now_ms, action.producer_id, action.producer_epoch)
             # All of them at once: either what was decided is in the log, or nothing of it is.
-            appended = self._parts.log_manager.append(self.topic, entry.partition, b"".join(batches))
+            return self._parts.log_manager.append(self.topic, entry.partition, b"".join(batches), led_since)
         except KafkaError as error:
             _log.warning("append refused: %s topic=%s partition=%d", error, self.topic, entry.partition)
-            return Appended(action.id, error.code)
+            return error.code
         except BatchError as error:
-            return Appended(action.id, error.code)
+            return error.code
         except WireError as error:  # The machine waits for its append: it must hear of it.
             _log.error("no record can hold it: %s topic=%s partition=%d", error, self.topic, entry.partition)
-            return Appended(action.id, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         except OSError as error:
             _log.error("append failed: %s topic=%s partition=%d", error, self.topic, entry.partition)
-            return Appended(action.id, ErrorCode.KAFKA_STORAGE_ERROR)
-        failpoint(AFTER_APPEND)
-        return Appended(action.id, ErrorCode.NONE, appended.base_offset)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+
+    # --- what is pending ------------------------------------------------------------------------------------
+    def _wait_for_commit(self, lead: Lead[M], needed: int, entry: Entry[M], event: Appended) -> None:
+        lead.pending.append(Pending(needed, entry, event))
+        if not lead.is_settling:
+            lead.is_settling = True
+            self.spawn(self._settle(entry.partition, lead))
+
+    async def _settle(self, partition: int, lead: Lead[M]) -> None:
+        """Feed what was appended as it is committed, for as long as something is pending."""
+        while lead.pending and self._leads.get(partition) is lead:
+            needed = lead.pending[0].needed
+            error = await self._parts.commits.wait((self.topic, partition), needed, lead.epoch, COMMIT_PATIENCE_MS)
+            if self._leads.get(partition) is not lead:
+                return
+            if error == ErrorCode.NONE:
+                self._answer_committed(partition, lead, ANSWERED_AT_ONCE)
+                await asyncio.sleep(0)
+            elif error == ErrorCode.REQUEST_TIMED_OUT:
+                self._lose_patience(partition, lead)
+            else:
+                self.resigned(partition)
+        lead.is_settling = False
+
+    def _answer_committed(self, partition: int, lead: Lead[M], most: int) -> None:
+        while lead.pending and most:
+            first = lead.pending[0]
+            if not self._parts.commits.is_committed((self.topic, partition), first.needed, lead.epoch):
+                return
+            lead.pending.popleft()
+            most -= 1
+            try:
+                self._feed(first.entry, first.event)
+            except Exception:  # noqa: BLE001 - the others are committed, too
+                _log.exception("what %s has appended is committed, and can't be answered", first.entry.name)
+
+    def _lose_patience(self, partition: int, lead: Lead[M]) -> None:
+        """Who waits asks again. The records stay, and hold once they are committed."""
+        stuck = {id(one.entry) for one in lead.pending}
+        waiting = [answer for answer, entry in self._asking.items() if id(entry) in stuck and not answer.done()]
+        for answer in waiting:
+            answer.set_exception(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the record isn't committed yet"))
+        _log.warning(
+            "topic=%s partition=%d: %d records wait for replicas that are in sync; %d requests are answered to try again",
+            self.topic, partition, len(lead.pending), len(waiting),
+        )  # fmt: skip
 
     def _tick(self, entry: Entry[M]) -> None:
         if self._stopped or self.entries.get(entry.name) is not entry:
@@ -205,15 +337,20 @@ class Coordinator(ABC, Generic[M]):
     def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
         """Feed it to every machine; when it was our own topic that went, forget everything that stood in it."""
         if name != self.topic:
-            for entry in list(self.entries.values()):
-                self._feed(entry, event())
+            for lead in self._leads.values():
+                if lead.state is LeadState.LOADING:
+                    lead.missed.append(partial(self._tell_deleted, lead.entries, name, event))
+            self._tell_deleted(self.entries, name, event)
             return
         _log.warning("topic=%s was deleted: forgetting %d machines", name, len(self.entries))
-        for entry in self.entries.values():
-            self._carry_out(entry, self._resign(entry.machine), deque())
-        self.entries.clear()
+        for partition in list(self._leads):
+            self.resigned(partition)
         self._partitions = self._strays = 0
-        self._lost.clear()
+
+    def _tell_deleted(self, entries: Mapping[str, Entry[M]], name: str, event: Callable[[], object]) -> None:
+        for entry in list(entries.values()):
+            if self._has_topic(entry.machine, name):
+                self._feed(entry, event())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
@@ -233,56 +370,144 @@ class Coordinator(ABC, Generic[M]):
                 if count % SWEEP_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
+    # --- leads ----------------------------------------------------------------------------------------------
     async def load(self) -> None:
-        """Read the internal topic, if there is one, and set the machines going."""
+        """One node: read the internal topic, if there is one, and set the machines going."""
         topic = self._parts.topics.get(self.topic)
         if topic is None:
             return
         self._partitions = len(topic.partitions)
-        for partition in range(self._partitions):
-            self._partition_begins(partition)
-            try:
-                for raw in statelog.read_batches(self._parts.log_manager, self.topic, partition, self._skip_corrupt):
-                    self._load_batch(partition, raw)
-                self._partition_read(partition)
-            except (KafkaError, OSError) as error:
-                # No machine may act on half of what is stored, so none is loaded from there.
-                _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
-                self._lost.add(partition)
-                self.entries = {name: entry for name, entry in self.entries.items() if entry.partition != partition}
-            await asyncio.sleep(0)
-        self._strays = sum(entry.partition != self._home(name) for name, entry in self.entries.items())
+        leads: dict[int, Lead[M]] = {index: Lead(state.leader_epoch) for index, state in enumerate(topic.partitions)}
+        self._leads = dict(leads)
+        loading = self._new_loading()
+        for partition, lead in leads.items():
+            await self._read(loading, partition, lead)
+        self._strays = sum(entry.partition != self._home(name) for name, entry in loading.entries.items())
         if self._strays:
             _log.warning(
                 "topic=%s has got more partitions since it was written: %d names stay in the partition that they belonged to",
                 self.topic, self._strays,
             )  # fmt: skip
-        for entry in list(self.entries.values()):
-            self._loaded(entry)
-            if self._disposable(entry.machine):
-                self.entries.pop(entry.name, None)
+        await self._set_going(loading, leads)
         if self.entries:
             _log.info("loaded %d machines from topic=%s", len(self.entries), self.topic)
 
-    def _entry_of_record(self, name: str, partition: int) -> Entry[M] | None:
-        """Whose machine a record of that partition is for, made if there is none; None: the record doesn't count.
+    def elected(self, partition: int, epoch: int) -> None:
+        """This broker leads a partition of the internal topic, in that leader epoch: read it, unless its lead only goes on."""
+        lead = self._leads.get(partition)
+        if lead is not None and self._parts.commits.is_committed((self.topic, partition), 0, lead.epoch):
+            return
+        self.resigned(partition)
+        lead = self._leads[partition] = Lead(epoch)
+        self.spawn(self._take_over(partition, lead))
+
+    def resigned(self, partition: int) -> None:
+        """This broker leads it no more: forget what it has of it. Everybody who waits hears NOT_COORDINATOR."""
+        lead = self._leads.get(partition)
+        if lead is None:
+            return
+        gone = list(lead.entries.values())
+        for entry in gone:
+            self._drop(entry)
+        del self._leads[partition]
+        self._forget(partition)
+        for entry in gone:
+            self._carry_out(entry, self._resign(entry.machine), deque())
+        for answer, entry in self._asking.items():
+            if entry.partition == partition and not answer.done():
+                answer.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates {entry.name}"))
+        if gone:
+            _log.info("topic=%s partition=%d: another broker coordinates %d names", self.topic, partition, len(gone))
+
+    async def _take_over(self, partition: int, lead: Lead[M]) -> None:
+        """Read a partition, and coordinate it once all that was read is committed: else an answer could be gone after the next
+        election. A load that a resignation overtakes has no effect."""
+        begun_ms, loading = self._parts.monotonic_ms(), self._new_loading()
+        await self._read(loading, partition, lead)
+        while self._leads.get(partition) is lead and lead.state is LeadState.LOADING:
+            error = await self._parts.commits.wait((self.topic, partition), loading.end, lead.epoch)
+            if error == ErrorCode.NONE:
+                break
+            if error != ErrorCode.REQUEST_TIMED_OUT:
+                return  # The resignation comes, or the next election.
+            _log.warning(
+                "topic=%s partition=%d: its records up to offset %d wait for replicas that are in sync; until then its names "
+                "are not coordinated", self.topic, partition, loading.end,
+            )  # fmt: skip
+        await self._set_going(loading, {partition: lead})
+        if self._leads.get(partition) is lead and loading.end:
+            _log.info(
+                "topic=%s partition=%d epoch=%d: coordinates %d names since %d ms after its election", self.topic, partition,
+                lead.epoch, len(lead.entries), self._parts.monotonic_ms() - begun_ms,
+            )  # fmt: skip
+
+    async def _read(self, loading: Loading[M], partition: int, lead: Lead[M]) -> None:
+        """Read a partition up to where it ends now, in turns with the loop's other work; its disk is waited for in a thread."""
+        logs, turns = self._parts.log_manager, Turns(self._order)
+        try:
+            where = logs.offsets(self.topic, partition)
+            offset, loading.partition, loading.end = where.log_start, partition, where.log_end
+            while offset < loading.end and self._leads.get(partition) is lead:
+                folder = logs.folder_of(self.topic, partition)
+                read = statelog.read_batches, logs, self.topic, partition, offset, self._skip_corrupt
+                batches = await self._readers.run(folder, *read)
+                if not batches:
+                    break
+                async for raw in turns.each(batches):
+                    if raw.base_offset < loading.end:  # A marker that came since is told by `marker_written`.
+                        self._load_batch(loading, raw)
+                offset = batches[-1].next_offset
+            await self._partition_read(loading, turns)
+        except (KafkaError, OSError) as error:
+            if self._leads.get(partition) is not lead:
+                return
+            # No machine may act on half of what is stored, so none is loaded from there.
+            _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
+            lead.state = LeadState.UNREADABLE
+            for name in [name for name, entry in loading.entries.items() if entry.partition == partition]:
+                del loading.entries[name]
+
+    async def _set_going(self, loading: Loading[M], leads: Mapping[int, Lead[M]]) -> None:
+        """Let the machines be asked; their time begins now. They are published one by one, and served once all are."""
+        self._publish(loading)
+        async for entry in Turns(self._order).each(loading.entries.values()):
+            if self._leads.get(entry.partition) is leads[entry.partition]:
+                self._keep(entry)
+                self._loaded(entry)
+                if self._disposable(entry.machine) and self.entries.get(entry.name) is entry:
+                    self._drop(entry)
+        for partition, lead in leads.items():
+            if self._leads.get(partition) is lead and lead.state is LeadState.LOADING:
+                lead.state = LeadState.LOADED
+                for hear in lead.missed:
+                    hear()
+                lead.missed.clear()
+
+    def _entry_of_record(self, loading: Loading[M], name: str) -> Entry[M] | None:
+        """Whose machine a record that is read is for, made if there is none; None: the record doesn't count.
 
         A name's records lie in one partition, unless the topic has grown. Then those count that lie where the name's hash
         says, or else those that are found first.
         """
-        entry = self.entries.get(name)
+        entry, partition = loading.entries.get(name), loading.partition
         if entry is None or (entry.partition != partition and self._home(name) == partition):
-            entry = self.entries[name] = Entry(name, self._new(name), partition)
+            entry = loading.entries[name] = Entry(name, self._new(name), partition)
         return entry if entry.partition == partition else None
 
+    def _new_loading(self) -> Loading[M]:
+        return Loading()
+
     @abstractmethod
-    def _load_batch(self, partition: int, raw: RawBatch) -> None: ...
+    def _load_batch(self, loading: Loading[M], raw: RawBatch) -> None: ...
 
-    def _partition_begins(self, partition: int) -> None:
-        """The batches of a partition are about to be handed over."""
-
-    def _partition_read(self, partition: int) -> None:
+    async def _partition_read(self, loading: Loading[M], turns: Turns) -> None:
         """All batches of a partition have been handed over."""
+
+    def _publish(self, loading: Loading[M]) -> None:
+        """What was read holds from now on."""
+
+    def _forget(self, partition: int) -> None:
+        """What is known of a partition beside its machines holds no more."""
 
     @abstractmethod
     def _loaded(self, entry: Entry[M]) -> None: ...
@@ -292,3 +517,4 @@ class Coordinator(ABC, Generic[M]):
         self._stopped = True
         self._timers.stop()
         await self._beside.stop()
+        self._readers.leave()

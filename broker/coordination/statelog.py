@@ -303,22 +303,17 @@ def _message(value: bytes | None, kind: type[V]) -> V | None:
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
-def read_batches(log_manager: LogManager, topic: str, partition: int, skip_corrupt: bool = False) -> Iterator[RawBatch]:
-    """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch whose end
-    can't be found; with `skip_corrupt` it is logged, and left out with all behind it.
+def read_batches(
+    log_manager: LogManager, topic: str, partition: int, offset: int, skip_corrupt: bool = False
+) -> Sequence[RawBatch]:
+    """Some of a partition's batches, from the one that holds an offset on; none at its end. Slow. Raises KafkaError
+    CORRUPT_MESSAGE at a batch whose end can't be found; with `skip_corrupt` it is logged, and left out with all behind it.
     """
-    where = log_manager.offsets(topic, partition)
-    offset = where.log_start
-    while offset < where.log_end:
-        try:
-            batches = split(log_manager.read(topic, partition, offset, READ_BYTES))
-        except BatchError as error:
-            _corrupt(skip_corrupt, topic, partition, offset, error)
-            return
-        if not batches:
-            return
-        yield from batches
-        offset = batches[-1].next_offset
+    try:
+        return split(log_manager.read(topic, partition, offset, READ_BYTES))
+    except BatchError as error:
+        _corrupt(skip_corrupt, topic, partition, offset, error)
+        return ()
 
 
 def _corrupt(skip: bool, topic: str, partition: int, offset: int, error: Exception) -> None:

@@ -17,6 +17,7 @@ from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import powercut, statelog
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
+from penstock.broker.coordination.leads import Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
@@ -271,13 +272,13 @@ class TransactionCoordinator(Coordinator[Transaction]):
             self._groups.marker_written(index, producer_id, commit)
         return ErrorCode.NONE
 
-    def _load_batch(self, partition: int, raw: RawBatch) -> None:
+    def _load_batch(self, loading: Loading[Transaction], raw: RawBatch) -> None:
         if raw.is_control:
             return
         decode = statelog.decode_transaction_record
-        for name, record, _, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_corrupt):
+        for name, record, _, _ in statelog.read_records(raw, decode, self.topic, loading.partition, self._skip_corrupt):
             assert isinstance(record, TransactionRecord)
-            entry = self._entry_of_record(name, partition)
+            entry = self._entry_of_record(loading, name)
             if entry is not None:
                 transaction_machine.load(entry.machine, record)
 
@@ -328,7 +329,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         what = f"topic={topic} partition={index} producer_id={one.producer_id} epoch={one.producer_epoch}"
         if its_fate is powercut.Fate.LISTED or not self._has_open(one.partition, one.producer_id):
             return
-        if its_fate is powercut.Fate.UNKNOWN or self._lost:
+        if its_fate is powercut.Fate.UNKNOWN or self._has_unreadable():
             _log.error(
                 "a transaction is open and its outcome is lost: %s; consumers of committed records wait there until "
                 "`kafka-transactions.sh abort` ends it", what,

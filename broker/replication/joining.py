@@ -55,9 +55,10 @@ class Joining:
         await loop.run_in_executor(None, dirs.first.mark_store, dirs.first.cluster_id)
 
     def on_failure(self, context: Context, failed: Callable[[], None]) -> None:
-        """Say what ends the broker when it can't go on as a member."""
+        """Say what ends the broker when it can't go on as a member, and who hears of deleted topics."""
         assert isinstance(context.topics, ClusterTopics)
         context.topics.given_up = failed
+        context.topics.deleted = context.coordinators.topic_deleted
 
     def member(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
@@ -78,6 +79,7 @@ class Joining:
             between_brokers=context.between_brokers,
             address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
+            coordinators=context.coordinators,
             noted=topics.logs.note_opened,
             prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,

@@ -38,7 +38,7 @@ from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.peers import Peers, Prepare
-from penstock.broker.replication.replicas import Replicas
+from penstock.broker.replication.replicas import Coordinators, Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
@@ -61,8 +61,9 @@ class Cluster:
     """The membership of one broker; `join` once, `leave` once.
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
-    clean: the log folders have all that they had when the last controller noted this broker. noted: called once roles were
-    taken and all logs are open, to say in the folders that a crash from here on is no power cut. prepare: see `Peers`.
+    clean: the log folders have all that they had when the last controller noted this broker. coordinators: they hear of the
+    internal topics' roles. noted: called once roles were taken and all logs are open, to say in the folders that a crash from
+    here on is no power cut. prepare: see `Peers`.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Cluster:
         between_brokers: str,
         address: Mapping[str, Any],
         clean: bool,
+        coordinators: Coordinators,
         noted: Callable[[], Awaitable[None]],
         prepare: Prepare | None,
         now_ms: Callable[[], int],
@@ -104,7 +106,7 @@ class Cluster:
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
-            configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
+            coordinators=coordinators, configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         self._picturing = asyncio.Lock()
         self._abandoned = False

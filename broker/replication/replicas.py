@@ -43,6 +43,7 @@ from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
 from penstock.broker.logs.logdirs import LogDirs, set_aside, topic_id_in
+from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
@@ -66,6 +67,16 @@ class FetcherThreads(Protocol):
 
     def remove(self, topic: str, partition: int) -> None:
         """No longer. Returns when nothing of it is being appended any more."""
+
+
+class Coordinators(Protocol):
+    """What coordinates the names of the internal topics' partitions (`penstock.broker.coordination.coordinators`)."""
+
+    def elected(self, topic: str, partition: int, leader_epoch: int) -> None:
+        """This broker leads it in that epoch."""
+
+    def resigned(self, topic: str, partition: int) -> None:
+        """It doesn't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,7 @@ class Replicas:
         executor: ThreadPoolExecutor,
         fetchers: FetcherThreads,
         *,
+        coordinators: Coordinators,
         configs: Callable[[str], Awaitable[dict[str, str]]],
         alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
         monotonic_ms: Callable[[], int],
@@ -107,6 +119,7 @@ class Replicas:
         self._logs = logs
         self._executor = executor
         self._fetchers = fetchers
+        self._coordinators = coordinators
         self._configs = configs
         self._alter = alter
         self._now_ms = monotonic_ms
@@ -159,6 +172,12 @@ class Replicas:
                     changed.append(replica)
             for partition in await self._in_thread(self._apply, changed):
                 answers[partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
+            for replica in changed:
+                is_refused = answers[replica.partition].error != ErrorCode.NONE
+                if replica.leader is None or is_refused:
+                    self._resign([replica.partition])
+                elif replica.partition[0] in INTERNAL:
+                    self._coordinators.elected(*replica.partition, replica.leader.state.leader_epoch)
             return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
 
     async def drop(self, partitions: Sequence[tuple[Partition, bytes, bool]], controller_epoch: int) -> dict[Partition, int]:
@@ -173,6 +192,7 @@ class Replicas:
                 if held is not None and held.known is not None and held.known.topic_id != topic_id:
                     answers[partition] = int(ErrorCode.NONE)  # Of an earlier topic of this name.
                     continue
+                self._resign([partition])
                 answers[partition] = await self._in_thread(self._drop, partition, topic_id, deletes)
                 self._unopened.discard(partition)
                 self.roles.replicas.pop(partition, None)
@@ -185,10 +205,12 @@ class Replicas:
         """This broker's registration is over: lead nothing until a controller speaks. Producers that wait are answered. At
         once, and again behind roles that are being taken."""
         led = await self._in_thread(self._logs.fence_all)
+        self._resign(self.roles.replicas)
         async with self._changing:
             for replica in self.roles.replicas.values():
                 replicas.fence(replica)
             led += await self._in_thread(self._logs.fence_all)
+            self._resign(self.roles.replicas)
         if led:
             _log.warning(
                 "this broker's registration is over: it leads %d partitions no more until a controller says so", len(led)
@@ -215,10 +237,17 @@ class Replicas:
         partition, held = role.partition, self.roles.replicas.get(role.partition)
         if held is None or held.known is None or held.known.topic_id == role.topic_id:
             return
+        self._resign([partition])
         await self._in_thread(self._set_aside, partition)
         del self.roles.replicas[partition]
         self._damaged.discard(partition)
         _log.warning("topic=%s partition=%d was deleted and made again: its former log is set aside", *partition)
+
+    def _resign(self, partitions: Iterable[Partition]) -> None:
+        """This broker coordinates nothing in these any more."""
+        for name, index in partitions:
+            if name in INTERNAL:
+                self._coordinators.resigned(name, index)
 
     def _set_aside(self, partition: Partition) -> None:
         """In a thread."""
@@ -318,6 +347,7 @@ class Replicas:
             replica.role = Role.OFFLINE
         if state.role != "leader" and replica.leader is not None:
             replicas.fence(replica)  # A follower knew a newer epoch.
+            self._resign([replica.partition])
         if replica.leader is not None:
             if state.leader_epoch == replica.leader.state.leader_epoch:
                 replica.leader.epoch_start = state.epoch_start

@@ -59,6 +59,8 @@ class ClusterTopics(Topics):
         """Set once this broker has been told of all partitions."""
         self.given_up: Callable[[], None] = lambda: None
         """Called when this broker can't go on as a member."""
+        self.deleted: Callable[[str], None] = lambda name: None
+        """Called when a topic is seen no more, before one of its name can be seen."""
 
     @property
     def brokers(self) -> list[int]:
@@ -114,11 +116,11 @@ class ClusterTopics(Topics):
         """A topic is shown with all its partitions from the first moment on: by a part of them keys would go elsewhere."""
         topic, (first, *_) = self._by_name.get(name), told
         if topic is not None and topic.topic_id != first.topic_id:
-            self.hide(topic)  # Deleted and made again since the last picture.
+            self._hide_deleted(topic)  # Deleted and made again since the last picture.
             topic = None
         if first.state.leader == BEING_DELETED:
             if topic is not None:
-                self.hide(topic)
+                self._hide_deleted(topic)
             return
         states = {} if topic is None else {state.index: state for state in topic.partitions}
         for index, replicas in enumerate(() if prepared is None else prepared.replicas):
@@ -136,6 +138,10 @@ class ClusterTopics(Topics):
             self.show(Topic(name, first.topic_id, partitions, {} if prepared is None else prepared.configs))
         else:
             topic.partitions[:] = partitions
+
+    def _hide_deleted(self, topic: Topic) -> None:
+        self.hide(topic)
+        self.deleted(topic.name)
 
     async def read_configs(self, name: str) -> dict[str, str]:
         """A topic's own configs, as the store has them. Raises StoreError."""
@@ -191,11 +197,26 @@ class ClusterTopics(Topics):
             return False
         return all(state.leader >= 0 for state in topic.partitions)
 
+    async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """The topic of that name, created if it isn't there, by whichever broker is first. Raises KafkaError."""
+        try:
+            return await super().ensure(name, partitions, configs)
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        await self._until(lambda: self.get(name) is not None, f"the creation of topic '{name}'")
+        return self.known(name)
+
     async def add_partitions(
         self, name: str, count: int, *, validate_only: bool = False, assignment: Sequence[Sequence[int]] | None = None
     ) -> None:
         """Grow a topic to `count` partitions. Raises KafkaError."""
         topic = self.known(name)
+        if topic.internal:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic '{name}' can't grow in a cluster: its names' coordinators would be looked for in other partitions.",
+            )
         async with self._changes:
             self.check_is_there(topic)
             self._check_growth(topic, count)
@@ -233,7 +254,7 @@ class ClusterTopics(Topics):
         return self.logs.reconfigure(topic)
 
     async def delete(self, name: str, forget: Callable[[str], None]) -> None:
-        """Delete a topic. Raises KafkaError."""
+        """Delete a topic. Raises KafkaError. forget: isn't called, as the picture tells all coordinators (`deleted`)."""
         topic = self.known(name)
         async with stored(name):
             try:
@@ -242,7 +263,6 @@ class ClusterTopics(Topics):
                 _log.debug("topic=%s is being deleted already", name)
         await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")
         await self._until_free(name)
-        forget(name)
 
     async def _until_free(self, name: str) -> None:
         """Until the controller has removed the nodes of a deleted topic, so that one of its name can be made."""

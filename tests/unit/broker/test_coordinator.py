@@ -27,6 +27,7 @@ from penstock.broker.coordination.transactioncoordinator import TransactionCoord
 from penstock.broker.coordination.transactions.events import AddPartitions, End, Init
 from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.broker.coordination.verification import Verifier
+from penstock.broker.replication.commits import Commits
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactionmessages import Verification
@@ -93,6 +94,7 @@ class World:
             config=self.config,
             topics=self.topics,
             log_manager=LOGS,
+            commits=Commits(LOGS),
             node_id=1,
             cluster=None,
             store=await EmbeddedStore.open(self.folder / "store.db"),

@@ -129,7 +129,7 @@ def test_a_partition_is_read_to_its_end_and_corrupt_records_are_left_out_only_if
         [transactional] = statelog.build_batches([good], 1, 9, 0)
         LOGS.append(name, 0, transactional)
         LOGS.append(name, 0, marker(True, 9, 0, 0, 1))
-        batches = list(statelog.read_batches(LOGS, name, 0))
+        batches = statelog.read_batches(LOGS, name, 0, 0)
         decode = statelog.decode_group_record
         read = [statelog.read_records(raw, decode, name, 0, skip_corrupt=True) for raw in batches]
         assert [[found.offset for found in found_here] for found_here in read[:3]] == [[0], [1, 3], [4]]
