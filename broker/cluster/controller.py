@@ -248,6 +248,8 @@ def on_deleted(controller: Controller, partitions: Iterable[Partition], now_ms: 
         controller.deleting.discard(partition)
         controller.leaderless.pop(partition, None)
         controller.partitions.pop(partition, None)
+        for peer in controller.peers.values():
+            peer.pending.discard(partition)
     return _step(controller, [], now_ms)
 
 
@@ -351,7 +353,7 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
     for role in request.roles:
         told = answer.answers.get(role.partition)
         image = controller.partitions.get(role.partition)
-        if told is None or image is None or image.topic_id != role.topic_id:
+        if told is None or image is None or image.topic_id != role.topic_id or role.partition in controller.deleting:
             continue
         if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
             image.lost[request.broker] = image.without_log[request.broker] = request.broker_epoch

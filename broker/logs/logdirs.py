@@ -283,6 +283,8 @@ class LogDirs:
         as the last run left it, or else, if it `may_guess`, the one whose log is longest; the others are set aside. Slow.
         Raises KafkaError, OSError."""
         holders = [log_dir for log_dir in self.online if key in log_dir.partitions]
+        if not holders and self.of(key) is None:
+            return self._take_back(key, topic_id, may_guess=may_guess)
         if len(holders) < 2:
             return self.of(key)
         copies = [log_dir for log_dir in holders if topic_id_in(log_dir.holds(key)) == topic_id]
@@ -295,6 +297,25 @@ class LogDirs:
         if kept is not None:
             self._where[key] = kept
         return self.of(key)
+
+    def _take_back(self, key: Key, topic_id: bytes, *, may_guess: bool) -> LogDir | None:
+        """A replica that was set aside, as the store had no such topic, is one again; of several the longest."""
+        named = re.compile(rf"{re.escape(key[0])}-{key[1]}\.[0-9a-f]{{32}}{STRAY}\Z")
+        found = [
+            (log_dir, entry)
+            for log_dir in self.online
+            for entry in log_dir.path.iterdir()
+            if named.match(entry.name) and topic_id_in(entry) == topic_id
+        ]
+        if not found:
+            return None
+        log_dir, stray = max(found, key=lambda one: _log_end(one[1]))
+        if not may_guess:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it was set aside as `{stray}`, and may be older than its seat")
+        rename_folder(stray, log_dir.holds(key))
+        self.put(key, log_dir)
+        _log.warning("topic=%s partition=%d is there again: `%s` is its log", *key, stray)
+        return log_dir
 
     def locate(self, placed: Mapping[Key, Placed], unmade: Set[Key]) -> None:
         """Find the store's partitions; `unmade`: those that a crash kept from being made. Slow. Raises OSError."""

@@ -16,6 +16,7 @@ requests        requests to other brokers, as values
 queues          questions to other brokers, many in a request
 transactions    what this broker asks others of transactions
 fetching        the fetcher threads, and the connections that they want
+leftovers       what deleted topics have left in the log folders of a broker that was away
 configchanges   configs of topics that another broker has altered
 joining         the start of a broker that joins a cluster
 member          all of it together: one broker's membership

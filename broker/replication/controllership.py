@@ -7,7 +7,7 @@ controller that was replaced without knowing it has no effect.
 
 A topic is created by whoever writes its node; the controller sees it and gives its partitions their first states. A topic is
 deleted by a node below `/admin/delete_topics`: the controller tells everybody, has the live replicas deleted, and removes the
-nodes. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted`; nobody reads that yet.
+nodes. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted` (`leftovers.py`).
 """
 
 from __future__ import annotations

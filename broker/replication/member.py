@@ -37,6 +37,7 @@ from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.fetching import Fetching
+from penstock.broker.replication.leftovers import Leftovers
 from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicas import Coordinators, Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
@@ -108,6 +109,7 @@ class Cluster:
             node_id, config, dirs, logs, executor, self._fetching.threads,
             coordinators=coordinators, configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
         )  # fmt: skip
+        self._is_known = False  # whether the store knew an earlier run of this broker
         self._picturing = asyncio.Lock()
         self._abandoned = False
         self._controllership: Controllership | None = None
@@ -126,6 +128,7 @@ class Cluster:
 
     async def _begin(self, newest: str) -> bool:
         """Say in the log folders that this incarnation begins; whether all of them are of the newest one before it."""
+        self._is_known = bool(newest)
         begin = asyncio.get_running_loop().run_in_executor
         others = await begin(self._executor, self._dirs.begin_incarnation, self._member.incarnation, newest)
         for log_dir in others:
@@ -206,12 +209,14 @@ class Cluster:
             self._node_id, store, self, self._config, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
             newer_epoch=lambda: self._replicas.roles.controller_epoch,
         )  # fmt: skip
+        leftovers = Leftovers(self._node_id, store, self._replicas, is_known=self._is_known, settled=self._note_if_open)
         changes = ConfigChanges(store, self._topics, self._configs_changed)
         for work in (
             registration.watch(store, self._member, over.set),
             _until_lost(store, over),
             _ending(controllership.run, over),
             _ending(changes.run, over),
+            _ending(leftovers.run, over),
         ):
             session.start(work)
         try:
@@ -277,12 +282,16 @@ class Cluster:
         """Take roles."""
         on_roles(self._member, request)
         answer = await self._replicas.take(request, lambda: self._member.epoch)
-        if answer.error == ErrorCode.NONE and not self.is_noted and self._replicas.all_open:
-            # Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
-            # one that a power cut may have torn.
+        if answer.error == ErrorCode.NONE:
+            await self._note_if_open()
+        return answer
+
+    async def _note_if_open(self) -> None:
+        """Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
+        one that a power cut may have torn."""
+        if self._member.clean and not self.is_noted and self._replicas.all_open:
             await self._noted()
             self.is_noted = True
-        return answer
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
         """Give up replicas."""

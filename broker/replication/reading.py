@@ -103,6 +103,15 @@ async def read_topics(store: Store, changed: Watch, names: Sequence[str], given:
     return found
 
 
+async def read_one_topic(store: Store, name: str) -> StoredTopic | None:
+    """A topic's node, without its configs; None: there is none. Raises BadValueError, StoreError."""
+    (node,) = await _each(store, [paths.topic(name)])
+    try:
+        return None if node is None else _topic(name, node[0], {})
+    except (KafkaError, ValueError) as error:
+        raise BadValueError(paths.topic(name), str(error)) from None
+
+
 async def read_states(store: Store, topics: Sequence[StoredTopic], patience_ms: int) -> dict[tuple[str, int], Image]:
     """What the store has of each partition of these topics. One that can't be read is said and left out: nothing of it is
     decided. patience_ms: `unclean.recovery.timeout.ms`."""
@@ -190,6 +199,12 @@ def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
         _log.error("the list of topics to be deleted doesn't count: %s", error)
         listed = []
     return sorted({*names, *(name for name in listed if isinstance(name, str))})
+
+
+def read_noted(path: str, data: bytes) -> tuple[str, list[int]]:
+    """A topic below `/penstock/deleted`, and the brokers that may still hold it. Raises BadValueError."""
+    fields = Fields.read(path, data)
+    return fields.text("topic"), fields.brokers("brokers")
 
 
 def read_preferred(data: bytes) -> list[tuple[str, int]]:

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -42,16 +42,19 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
-from penstock.broker.logs.logdirs import LogDirs, set_aside, topic_id_in
+from penstock.broker.logs.logdirs import DELETED, LogDirs, give_way, set_aside, topic_id_in
 from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import CorruptLogError
+from penstock.pyx.log.partitionfolder import remove_folder
 from penstock.pyx.log.replicatable import Replica as Member
 from penstock.pyx.log.replicatable import ReplicaState
 
+DELETED_MAX = 100_000
+"""So many topic ids of deleted topics are remembered."""
 TICK_S = 0.5
 """How often proposals without an answer and members that lag are looked for."""
 
@@ -128,6 +131,8 @@ class Replicas:
         """Logs that aren't whole, until a role says that this broker has no seat for them."""
         self._unopened = set(dirs.found())
         """What the log folders held at the start, and no role has opened yet."""
+        self._deleted: dict[bytes, None] = {}
+        """Topics that were deleted here, by their ids, the latest: a message that was overtaken may still speak of them."""
         self._proposing = tasks.Group("replicas")
 
     def start(self) -> None:
@@ -145,6 +150,38 @@ class Replicas:
         """Whether all that the log folders held at the start has been opened."""
         return not self._unopened
 
+    @property
+    def unopened(self) -> list[Partition]:
+        """What the log folders held at the start, and no role has opened yet."""
+        return sorted(self._unopened)
+
+    async def topic_id_of(self, partition: Partition) -> bytes | None:
+        """Of which topic a log is that no role has opened; None: it is none of these any more, or its topic isn't known."""
+        log_dir = self._dirs.of(partition)
+        if log_dir is None or log_dir.offline or partition not in self._unopened:
+            return None
+        return await self._in_thread(topic_id_in, log_dir.holds(partition))
+
+    async def remove(self, name: str, topic_id: bytes) -> bool:
+        """Remove all replicas of a topic that is deleted; whether nothing is left."""
+        partitions = [partition for partition in self._dirs.found() if partition[0] == name]
+        async with self._changing:
+            self._note_deleted(topic_id)
+            errors = [await self._drop_one(partition, topic_id, deletes=True) for partition in partitions]
+        return not any(errors)
+
+    async def give_up(self, partition: Partition, topic_id: bytes) -> None:
+        """Set a log aside that no role has opened, and whose topic has no replica here by the store."""
+        async with self._changing:
+            if await self.topic_id_of(partition) != topic_id:
+                return
+            try:
+                await self._in_thread(self._set_aside, partition)
+            except OSError as error:
+                _log.error("topic=%s partition=%d belongs to no topic and can't be set aside: %s", *partition, error)
+                return
+            self._unopened.discard(partition)
+
     async def take(self, request: LeaderAndIsrRequest, present: Callable[[], int]) -> LeaderAndIsrAnswer:
         """Take the roles that the controller tells. present: the broker epoch, which may change while others are taken."""
         async with self._changing:
@@ -152,12 +189,15 @@ class Replicas:
             refusal = roles.refuse(self.roles, request, broker_epoch)
             if refusal is not None:
                 return refusal
+            late = {role.partition for role in request.roles if role.topic_id in self._deleted}
+            if late:  # It was overtaken by the deletion.
+                request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
             for role in request.roles:
                 await self._forget_former(role)
             failed = await self._open(request.roles)
             if present() != broker_epoch:  # The session has ended while logs were opened: nothing is led in the next one yet.
                 return LeaderAndIsrAnswer(self._node_id, present(), ErrorCode.STALE_BROKER_EPOCH, self.roles.controller_epoch)
-            answers: dict[Partition, RoleAnswer] = {}
+            answers = dict.fromkeys(late, RoleAnswer(ErrorCode.UNKNOWN_TOPIC_ID))
             changed: list[Replica] = []
             for role in request.roles:
                 if role.partition in failed:
@@ -188,18 +228,29 @@ class Replicas:
             self.roles.controller_epoch = controller_epoch
             answers: dict[Partition, int] = {}
             for partition, topic_id, deletes in partitions:
-                held = self.roles.replicas.get(partition)
-                if held is not None and held.known is not None and held.known.topic_id != topic_id:
-                    answers[partition] = int(ErrorCode.NONE)  # Of an earlier topic of this name.
-                    continue
-                self._resign([partition])
-                answers[partition] = await self._in_thread(self._drop, partition, topic_id, deletes)
-                self._unopened.discard(partition)
-                self.roles.replicas.pop(partition, None)
-                self._damaged.discard(partition)
                 if deletes:
-                    self._dirs.drop(partition)
+                    self._note_deleted(topic_id)
+                answers[partition] = await self._drop_one(partition, topic_id, deletes=deletes)
             return answers
+
+    def _note_deleted(self, topic_id: bytes) -> None:
+        self._deleted[topic_id] = None
+        if len(self._deleted) > DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
+
+    async def _drop_one(self, partition: Partition, topic_id: bytes, *, deletes: bool) -> int:
+        held = self.roles.replicas.get(partition)
+        if held is not None and held.known is not None and held.known.topic_id != topic_id:
+            return int(ErrorCode.NONE)  # Of an earlier topic of this name.
+        self._resign([partition])
+        error, is_gone = await self._in_thread(self._drop, partition, topic_id, deletes)
+        if is_gone:
+            self._unopened.discard(partition)
+            self.roles.replicas.pop(partition, None)
+            self._damaged.discard(partition)
+            if deletes:
+                self._dirs.drop(partition)
+        return error
 
     async def fence_all(self) -> None:
         """This broker's registration is over: lead nothing until a controller speaks. Producers that wait are answered. At
@@ -407,25 +458,35 @@ class Replicas:
             enough=state.needed(leader.role.replicas),
         )
 
-    def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> int:
-        """In a thread."""
+    def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> tuple[int, bool]:
+        """Its error code, and whether the replica isn't this broker's any more. In a thread."""
         self._fetchers.remove(*partition)
-        log_dir = self._dirs.of(partition)
-        if deletes and partition not in self._logs.partitions():  # No role has opened it since the start.
-            if log_dir is not None and not log_dir.offline and topic_id_in(log_dir.holds(partition)) == topic_id:
-                set_aside(log_dir, partition)
-            return int(ErrorCode.NONE)
         try:
+            if deletes and partition not in self._logs.partitions():  # No role has opened it since the start.
+                return self._remove_unopened(partition, topic_id)
             if deletes:
                 self._logs.delete(*partition)
             else:
                 self._logs.stop(*partition, announced=True)
         except KafkaError:
-            return int(ErrorCode.NONE)  # It isn't here.
+            return int(ErrorCode.NONE), True  # It isn't here.
         except OSError as error:
             _log.error("topic=%s partition=%d can't be %s: %s", *partition, "deleted" if deletes else "stopped", error)
-            return int(ErrorCode.KAFKA_STORAGE_ERROR)
-        return int(ErrorCode.NONE)
+            return int(ErrorCode.KAFKA_STORAGE_ERROR), False
+        return int(ErrorCode.NONE), True
+
+    def _remove_unopened(self, partition: Partition, topic_id: bytes) -> tuple[int, bool]:
+        """Remove a log that wasn't opened, if it is of that very topic. Raises OSError."""
+        log_dir = self._dirs.of(partition)
+        if log_dir is None:
+            return int(ErrorCode.NONE), True
+        if log_dir.offline:
+            return int(ErrorCode.KAFKA_STORAGE_ERROR), False
+        if topic_id_in(log_dir.holds(partition)) != topic_id:
+            return int(ErrorCode.NONE), False
+        remove_folder(give_way(log_dir, partition, DELETED))
+        _log.info("topic=%s partition=%d was deleted while this broker was away: its log is removed", *partition)
+        return int(ErrorCode.NONE), True
 
     # Proposals
 

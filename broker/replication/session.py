@@ -43,6 +43,7 @@ ROOTS = (
     paths.CHANGES,
     paths.DELETE_TOPICS,
     paths.INCARNATIONS,
+    paths.DELETED,
 )
 """Nodes that hold others: they are there before anything is read or watched."""
 

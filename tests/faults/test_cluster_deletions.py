@@ -1,0 +1,86 @@
+"""Topics that go while a broker is away: it removes what is noted as deleted, and sets aside what it can't know."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from support.cluster_clients import check_answered, write
+from support.cluster_world import WAIT_S, ClusterProcesses, cluster
+from support.patience import until
+from support.zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.kafka
+
+
+def test_a_broker_that_was_away_removes_what_was_deleted(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, auto_create_topics_enable=False) as world:
+        for name in ("t", "kept"):
+            world.create(name, 2, 3)
+            world.until_led(name, by={1, 2, 3}, isr={1, 2, 3})
+        writer = write(world, "kept")
+        for number in (2, 3):
+            world.brokers[number].kill()
+        world.until_known({1})
+        admin = world.admin({1})
+        admin.delete_topics(["t"])["t"].result(WAIT_S)
+        for number in (2, 3):
+            assert len(list(world.brokers[number].data.glob("t-*"))) == 2
+            world.brokers[number].start()
+        for number in (2, 3):
+            until(partial(lies, world, number, "t-*", 0), f"broker {number} without the topic", world.log_text)
+        until(lambda: not children(world, "/penstock/deleted"), "the note removed", world.log_text)
+        world.until_led("kept", by={1, 2, 3}, isr={1, 2, 3})
+        check_answered(world, "kept", writer)
+
+
+def lies(world: ClusterProcesses, number: int, pattern: str, count: int) -> bool:
+    """Whether a broker has so many of such folders."""
+    return len(list(world.brokers[number].data.glob(pattern))) == count
+
+
+def children(world: ClusterProcesses, path: str) -> list[str]:
+    """The names of a node's children."""
+    client = KazooClient(hosts=world.servers)
+    client.start(WAIT_S)
+    try:
+        names: list[str] = client.get_children(path)
+        return names
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_what_the_store_does_not_know_is_set_aside_and_taken_back(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, 2, auto_create_topics_enable=False) as world:
+        world.create("t", 1, 2)
+        world.until_led("t", by={1, 2}, isr={1, 2})
+        writer = write(world, "t")
+        paths = [f"/brokers/topics/t{below}" for below in ("", "/partitions", "/partitions/0", "/partitions/0/state")]
+        nodes = {path: world.node(path) for path in paths}
+        for broker in world.brokers.values():
+            assert broker.stop() == 0
+        client = KazooClient(hosts=world.servers)
+        client.start(WAIT_S)
+        try:
+            client.delete(paths[0], recursive=True)
+            for broker in world.brokers.values():
+                broker.start()
+            for number, broker in world.brokers.items():
+                until(partial(lies, world, number, "t-0.*-stray", 1), "it set aside", world.log_text)
+                assert not (broker.data / "t-0").exists()
+            with pytest.raises(NoNodeError):
+                world.node(paths[0])
+            for path, data in nodes.items():
+                client.create(path, data)
+        finally:
+            client.stop()
+            client.close()
+        world.until_led("t", by={1, 2}, isr={1, 2})
+        check_answered(world, "t", writer)
+        for broker in world.brokers.values():
+            assert (broker.data / "t-0").is_dir() and not list(broker.data.glob("*-stray"))
