@@ -98,6 +98,10 @@ class ClusterMember(OtherBrokers, Protocol):
         """Where brokers stand that say it."""
         ...
 
+    def lease_is_over(self) -> bool:
+        """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
+        ...
+
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
         ...

@@ -23,6 +23,7 @@ class PartitionState:
     leader: -1 while its log isn't open. offline: its disk has failed, or its log isn't found (then it isn't open either).
     directory: the id of the log folder that it lies in; "" = not known, in a store of an earlier version.
     away: in a cluster, the replicas whose broker or disk isn't there; None on one node.
+    is_isolated: this broker leads it, is cut off from the others, and serves no client of it.
     """
 
     index: int
@@ -33,6 +34,7 @@ class PartitionState:
     offline: bool = False
     directory: str = ""
     away: list[int] | None = None
+    is_isolated: bool = False
 
     @property
     def leader_for_clients(self) -> int:
@@ -40,6 +42,8 @@ class PartitionState:
 
         librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.
         """
+        if self.is_isolated:
+            return -1
         is_opening = self.leader < 0 and not self.offline and self.away is None
         return self.replicas[0] if is_opening else self.leader
 

@@ -60,7 +60,10 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
 
 def _encoded(topic: Topic, version: int, operations: bool) -> Entry:
     """A topic as this version has it; its bytes are kept, since there may be thousands of partitions."""
-    state = [(one.leader, one.leader_epoch, one.offline, one.away, *one.replicas, *one.isr) for one in topic.partitions]
+    state = [
+        (one.leader, one.leader_epoch, one.offline, one.is_isolated, one.away, *one.replicas, *one.isr)
+        for one in topic.partitions
+    ]
     known = topic.encoded.get((version, operations))
     if known is None or known[0] != state:
         entry = describe(topic)

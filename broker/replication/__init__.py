@@ -5,6 +5,7 @@ In reading order:
 session         the metadata store of a cluster: one ZooKeeper session after the other
 registration    this broker's registration, and who else may have its id
 commits         waiting until records are committed
+leaseholder     the lease of the session: renewed by writes, told to the data plane
 replicas        the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
 controllership  who the controller is; and if it is this broker, its machine, fed
 reading         what a new controller reads of the store

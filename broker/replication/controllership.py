@@ -122,6 +122,7 @@ class Controllership:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         newer_epoch: Callable[[], int],
+        lease_is_over: Callable[[], bool],
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -130,6 +131,7 @@ class Controllership:
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._newer_epoch = newer_epoch
+        self._lease_is_over = lease_is_over
         self.term: Term | None = None
         """While this broker is the controller."""
         self._won: Controller | None = None
@@ -185,7 +187,9 @@ class Controllership:
             await self._store.delete(paths.CONTROLLER)
             return
         _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
-        self.term = Term(own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms)
+        self.term = Term(
+            own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over
+        )
         try:
             await self.term.run()
         finally:
@@ -205,6 +209,7 @@ class Term:
         config: Mapping[str, Any],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
+        lease_is_over: Callable[[], bool],
     ) -> None:
         self._controller = controller
         self._store = store
@@ -212,6 +217,7 @@ class Term:
         self._config = config
         self._now_ms = now_ms
         self._clock = monotonic_ms
+        self._lease_is_over = lease_is_over
         self._events: asyncio.Queue[Callable[[], Out] | None] = asyncio.Queue()
         self._running = tasks.Group("controller")
         self._pictures = Pictures(controller, self._send_picture, self._running)
@@ -232,6 +238,9 @@ class Term:
             self._running.start(self._tick_for_ever())
             self._running.start(self._balance_for_ever())
             while (event := await self._events.get()) is not None:
+                # Another broker may be the controller by now: this one goes on once it knows that it still is.
+                while self._lease_is_over():  # noqa: ASYNC110 - it ends by time
+                    await asyncio.sleep(TICK_S)
                 self._carry_out(event())
             if self._failed is not None:
                 raise self._failed
@@ -427,7 +436,8 @@ class Term:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._put(lambda: machine.on_time(self._controller, self._clock()))
+            if not self._lease_is_over():
+                self._put(lambda: machine.on_time(self._controller, self._clock()))
 
     # The store
 

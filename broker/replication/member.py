@@ -37,6 +37,7 @@ from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Term
 from penstock.broker.replication.fetching import Fetching
+from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
 from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicas import Coordinators, Replicas
@@ -105,9 +106,11 @@ class Cluster:
         self._peers = Peers(node_id, cluster_id, prepare)
         self._transactions = TransactionPeers(node_id, cluster_id, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
+        self._lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
-            coordinators=coordinators, configs=self._configs_of, alter=self._alter, monotonic_ms=monotonic_ms,
+            coordinators=coordinators, configs=self._configs_of, alter=self._alter, lease_is_over=self._lease.is_over,
+            isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         self._is_known = False  # whether the store knew an earlier run of this broker
         self._picturing = asyncio.Lock()
@@ -207,7 +210,7 @@ class Cluster:
         session = tasks.Group("session")
         controllership = self._controllership = Controllership(
             self._node_id, store, self, self._config, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
-            newer_epoch=lambda: self._replicas.roles.controller_epoch,
+            newer_epoch=lambda: self._replicas.roles.controller_epoch, lease_is_over=self._lease.is_over,
         )  # fmt: skip
         leftovers = Leftovers(self._node_id, store, self._replicas, is_known=self._is_known, settled=self._note_if_open)
         changes = ConfigChanges(store, self._topics, self._configs_changed)
@@ -219,10 +222,12 @@ class Cluster:
             _ending(leftovers.run, over),
         ):
             session.start(work)
+        session.start(self._lease.run(store))
         try:
             await over.wait()
         finally:
             on_lost(self._member)
+            self._lease.end()
             await session.stop()
             self._controllership = None
         await self._replicas.fence_all()
@@ -268,6 +273,10 @@ class Cluster:
     def racks(self) -> Mapping[int, str]:
         """Where brokers stand that say it."""
         return self._topics.racks
+
+    def lease_is_over(self) -> bool:
+        """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
+        return self._lease.is_over()
 
     def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
         """The brokers that live, and where the clients of a listener reach them."""
@@ -330,7 +339,7 @@ class Cluster:
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
         term = self._term
-        if term is None:
+        if term is None or self._lease.is_over():
             return int(ErrorCode.NOT_CONTROLLER), []
         if not term.is_registered(broker, broker_epoch):
             return int(ErrorCode.STALE_BROKER_EPOCH), []
@@ -393,7 +402,7 @@ class Cluster:
         return (await requests.propose(self._peers, controller, [ask], {topic.name: topic.topic_id}))[0]
 
     async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        if self._term is None:
+        if self._term is None or self._lease.is_over():
             return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
         try:
             return await self._term.alter(ask)
@@ -408,6 +417,7 @@ class Cluster:
 
     async def _configs_changed(self, name: str, configs: dict[str, str]) -> None:
         self._topics.configs_read(name, configs)
+        await self._replicas.configs_changed(name, configs)
         if self._term is not None:
             self._term.configs_changed()
 

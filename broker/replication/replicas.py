@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from penstock.broker.cluster import leader as leading
 from penstock.broker.cluster import replica as replicas
 from penstock.broker.cluster import roles
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
+from penstock.broker.cluster.lease import SILENCE_MS
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -41,8 +42,9 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.configs.brokerconfig import BrokerConfig
-from penstock.broker.configs.topicconfig import log_config
+from penstock.broker.configs.topicconfig import log_config, topic_value
 from penstock.broker.logs.logdirs import DELETED, LogDirs, give_way, set_aside, topic_id_in
+from penstock.broker.replication.reading import MAY_LOSE
 from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
@@ -99,6 +101,7 @@ class Replicas:
     """All replicas of one broker. On the loop; what may wait for a disk is done in the executor's threads.
 
     configs: a topic's own configs. alter: asks the controller for another ISR; raises OSError where it can't be reached.
+    lease_is_over: others may lead by now. isolate: told what is led here and served to no client.
     """
 
     def __init__(
@@ -113,6 +116,8 @@ class Replicas:
         coordinators: Coordinators,
         configs: Callable[[str], Awaitable[dict[str, str]]],
         alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
+        lease_is_over: Callable[[], bool],
+        isolate: Callable[[Collection[Partition]], None],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self.roles = roles.Roles(node_id)
@@ -125,6 +130,8 @@ class Replicas:
         self._coordinators = coordinators
         self._configs = configs
         self._alter = alter
+        self._lease_is_over = lease_is_over
+        self._isolate = isolate
         self._now_ms = monotonic_ms
         self._changing = asyncio.Lock()
         self._damaged: set[Partition] = set()
@@ -133,6 +140,9 @@ class Replicas:
         """What the log folders held at the start, and no role has opened yet."""
         self._deleted: dict[bytes, None] = {}
         """Topics that were deleted here, by their ids, the latest: a message that was overtaken may still speak of them."""
+        self._isolated: Collection[Partition] = ()
+        self._may_lose: set[str] = set()
+        """Topics of which a replica may be elected that lacks records."""
         self._proposing = tasks.Group("replicas")
 
     def start(self) -> None:
@@ -194,6 +204,8 @@ class Replicas:
                 request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
             for role in request.roles:
                 await self._forget_former(role)
+            for name in {role.partition[0] for role in request.roles}:
+                self._note_configs(name, await self._configs(name))
             failed = await self._open(request.roles)
             if present() != broker_epoch:  # The session has ended while logs were opened: nothing is led in the next one yet.
                 return LeaderAndIsrAnswer(self._node_id, present(), ErrorCode.STALE_BROKER_EPOCH, self.roles.controller_epoch)
@@ -280,6 +292,20 @@ class Replicas:
                     self._logs.reconfigure(*partition, settings)
                 except KafkaError:
                     continue  # It isn't open.
+
+    async def configs_changed(self, name: str, configs: Mapping[str, str]) -> None:
+        """A topic's own configs are others: whether anybody else can be elected depends on one of them."""
+        async with self._changing:
+            if self._note_configs(name, configs):
+                led = [self.roles.replicas[partition] for partition in self.led() if partition[0] == name]
+                await self._in_thread(self._apply, led)
+
+    def _note_configs(self, name: str, configs: Mapping[str, str]) -> bool:
+        """Whether that has changed."""
+        before = name in self._may_lose
+        may_lose: bool = topic_value(self._config, configs, MAY_LOSE)
+        (self._may_lose.add if may_lose else self._may_lose.discard)(name)
+        return before != may_lose
 
     # Roles
 
@@ -456,7 +482,15 @@ class Replicas:
                 for broker in leader.marks
             ],
             enough=state.needed(leader.role.replicas),
+            sole=self._is_sole(leader, members),
         )
+
+    def _is_sole(self, leader: leading.Leader, members: Collection[int]) -> bool:
+        """Whether nobody else can be elected, as long as this broker doesn't say that others are in sync."""
+        if len(leader.role.replicas) == 1:
+            return True
+        is_alone = set(members) == {self._node_id} and not leader.state.elr
+        return is_alone and leader.partition[0] not in self._may_lose
 
     def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> tuple[int, bool]:
         """Its error code, and whether the replica isn't this broker's any more. In a thread."""
@@ -500,9 +534,27 @@ class Replicas:
         while True:
             await asyncio.sleep(TICK_S)
             try:
+                await self._look_at_lease()
                 await self._propose(self.led(), scan=True)
             except Exception:  # noqa: BLE001 - without this look no ISR would shrink any more
                 _log.exception("a look at what this broker leads has failed")
+
+    async def _look_at_lease(self) -> None:
+        """Once the lease is over, clients of partitions with a silent follower are refused: others lead them soon, if not by
+        now. The others are served, as far as acks=all goes."""
+        is_over = self._lease_is_over()
+        if not is_over and not self._isolated:
+            return
+        before = self._isolated
+        self._isolated = frozenset(await self._in_thread(self._logs.isolate, SILENCE_MS if is_over else None))
+        self._isolate(self._isolated)
+        if self._isolated and not before:
+            _log.warning(
+                "the lease is over and followers are silent: no client is served of %d partitions that this broker leads",
+                len(self._isolated),
+            )
+        elif before and not self._isolated:
+            _log.info("clients of all partitions that this broker leads are served again")
 
     async def _propose(self, partitions: Sequence[Partition], *, scan: bool = False) -> None:
         """Look at partitions that this broker leads, and send what is to be proposed."""

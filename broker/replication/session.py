@@ -44,6 +44,7 @@ ROOTS = (
     paths.DELETE_TOPICS,
     paths.INCARNATIONS,
     paths.DELETED,
+    paths.ALIVE,
 )
 """Nodes that hold others: they are there before anything is read or watched."""
 

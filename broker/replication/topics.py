@@ -8,12 +8,12 @@ from the store: when a topic is seen for the first time, and when a node below `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple
 
 from penstock import log
-from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, PartitionMetadata, UpdateMetadata
+from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.store.base import (
@@ -57,6 +57,7 @@ class ClusterTopics(Topics):
         self._shown = asyncio.Event()
         self.pictured = asyncio.Event()
         """Set once this broker has been told of all partitions."""
+        self._isolated: Collection[Partition] = ()
         self.given_up: Callable[[], None] = lambda: None
         """Called when this broker can't go on as a member."""
         self.deleted: Callable[[str], None] = lambda name: None
@@ -128,7 +129,7 @@ class ClusterTopics(Topics):
         for one in told:
             states[one.partition[1]] = PartitionState(
                 one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
-                away=list(one.offline),
+                away=list(one.offline), is_isolated=one.partition in self._isolated,
             )  # fmt: skip
         if sorted(states) != list(range(len(states))):
             _log.warning("topic=%s isn't shown: the store has it no more, or without some of its partitions", name)
@@ -142,6 +143,13 @@ class ClusterTopics(Topics):
     def _hide_deleted(self, topic: Topic) -> None:
         self.hide(topic)
         self.deleted(topic.name)
+
+    def isolate(self, partitions: Collection[Partition]) -> None:
+        """Show these, which this broker leads, without a leader, and all others with theirs."""
+        self._isolated = partitions
+        for topic in self._by_name.values():
+            for state in topic.partitions:
+                state.is_isolated = (topic.name, state.index) in partitions
 
     async def read_configs(self, name: str) -> dict[str, str]:
         """A topic's own configs, as the store has them. Raises StoreError."""

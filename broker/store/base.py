@@ -294,6 +294,7 @@ class paths:
     MAKING = "/penstock/making"
     CHANGES = "/config/changes"
     INCARNATIONS = "/penstock/incarnations"
+    ALIVE = "/penstock/alive"
     DELETED = "/penstock/deleted"
     DEFAULT_ENTITY = "<default>"
 
@@ -306,6 +307,11 @@ class paths:
     def incarnation(node_id: int) -> str:
         """A broker's last incarnation; the node stays when the broker is gone."""
         return f"{paths.INCARNATIONS}/{node_id}"
+
+    @staticmethod
+    def alive(node_id: int) -> str:
+        """What a broker writes to again and again, to learn that its session lives (ephemeral)."""
+        return f"{paths.ALIVE}/{node_id}"
 
     @staticmethod
     def deleted_topic(name: str) -> str:

@@ -4,6 +4,7 @@ partition      the log as the network threads see it: found, held, asked for its
 topictally     what is counted of topics
 partitionlog   what a partition is inside: its locks, its folder, its offsets
 role           what this broker does for a partition, and how far other replicas have come
+lease          until when this broker surely leads what it leads
 replicas       roles taken and lost, and what other replicas fetch from their leader
 logstate       of that the folder's content: segments, ends, producers, as recovery finds it and appends go on with it
 origin         who appends

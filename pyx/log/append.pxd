@@ -42,6 +42,7 @@ cdef struct Append:
     bint acks_all                      # it is refused while too few replicas are in sync
     int32_t led_since                  # it is refused unless this broker has led since that epoch; NO_EPOCH: any
     int64_t guard                      # of VERIFIED, ADDED: taken before the coordinator was asked (producerstate.pxd)
+    const int64_t* lease_until_ms      # it is refused, or not answered for, once that is over; NULL: it waits for others
     Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
 
@@ -55,7 +56,8 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 # parts that follow. Fills their `done`; its errors are those of validate_records, of producer_data (an old
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
 #   NOT_LEADER_OR_FOLLOWER   the partition was stopped, is being cut, another broker leads it, or has led it since
-#                            `led_since`, it isn't what a follower's fetch named, or a segment has to be proved first
+#                            `led_since`, it isn't what a follower's fetch named, or a segment has to be proved first;
+#                            or the lease is over and another broker may lead it (what was appended stays)
 #   NOT_ENOUGH_REPLICAS      fewer are in sync than min.insync.replicas demands, and `acks_all`; or a batch would begin
 #                            a transaction, and its guard doesn't count any more: the client sends it again, and the
 #                            coordinator is asked again

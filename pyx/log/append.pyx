@@ -18,18 +18,20 @@ from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
 from penstock.pyx.log.followerask cimport ask_fits
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
+from penstock.pyx.log.lease cimport lease_is_over
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.origin cimport ADDED, CLIENT, REPLICA, VERIFIED, Origin, flushed_by_caller, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_HAS_SPACE, FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full,
-    folder_tell, is_flush_due, is_offline, log_of, take_config, take_waiting_log_end, tell_doubt, write_epochs,
+    folder_tell, is_flush_due, is_offline, log_of, serves_clients, take_config, take_waiting_log_end, tell_doubt,
+    write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, guard_counts, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.log.recovery cimport replay_batch
-from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER
+from penstock.pyx.log.role cimport NO_EPOCH
 from penstock.pyx.log.room cimport room_is_ahead
 from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
@@ -312,7 +314,9 @@ cdef int16_t _gather(
     if part.origin == REPLICA:
         if part.ask != NULL and not ask_fits(p, part.ask):
             return NOT_LEADER_OR_FOLLOWER
-    elif p.role != ROLE_LEADER or (part.led_since != NO_EPOCH and p.leads_since > part.led_since):
+    elif not serves_clients(p) or (part.led_since != NO_EPOCH and p.leads_since > part.led_since):
+        return NOT_LEADER_OR_FOLLOWER
+    elif part.lease_until_ms != NULL and not p.sole and lease_is_over(part.lease_until_ms):
         return NOT_LEADER_OR_FOLLOWER
     if part.acks_all and p.isr_n < p.enough:
         return NOT_ENOUGH_REPLICAS
@@ -445,7 +449,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     cdef size_t i, j, rewritten = 0
     cdef int64_t failed = 0
     cdef bint counts = parts[0].origin != REPLICA
-    cdef bint due = False
+    cdef bint due = False, sole = False
     cdef Appended* done
     # All of this may have changed when the lock is taken, and is looked at again.
     _wanted_config(p, &config)
@@ -499,6 +503,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
         if parts[i].acks_all and parts[i].done.error == 0 and not p.marks.empty():
             parts[i].done.waits = p.high_watermark < parts[i].done.needed
     due = due and p.owes_flush
+    sole = p.sole
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)     # before a flush, which may take long
     if due and flush_until(p, end, now_ms) != 0:
@@ -509,6 +514,9 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
         done.refusal = taken.refusal
         if done.error == 0:
             done.error = error
+        # After the append: whoever had been elected before it would have been without these records.
+        if done.error == 0 and not sole and parts[i].lease_until_ms != NULL and lease_is_over(parts[i].lease_until_ms):
+            done.error = NOT_LEADER_OR_FOLLOWER
         if done.error != 0:
             done.base_offset = -1
             failed += done.tallied and counts

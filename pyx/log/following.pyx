@@ -159,6 +159,7 @@ cdef FollowResult _append(PartitionLog* p, const FollowerAsk* ask, uint8_t* reco
     part.acks_all = False
     part.led_since = NO_EPOCH
     part.guard = 0
+    part.lease_until_ms = NULL
     part.may_inflate = &may_inflate
     part.work_left = &work_left
     part.checked = NULL

@@ -40,7 +40,7 @@ from penstock.pyx.log.partition cimport (
     partition_offsets, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline, move_log_start,
+    PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline, move_log_start, serves_clients,
 )
 from penstock.pyx.log.producerstate cimport NO_OFFSET, ProducerEntry, guard_counts, next_guard, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
@@ -49,7 +49,7 @@ from penstock.pyx.log.read cimport (
     partition_read_cached, read_release,
 )
 from penstock.pyx.log.replicatable cimport ReplicaTable
-from penstock.pyx.log.role cimport NO_EPOCH, ROLE_LEADER
+from penstock.pyx.log.role cimport NO_EPOCH
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, Segment
 from penstock.pyx.log.topictally cimport PartitionTally, TopicTally, tally_sum, topic_tally_release
@@ -220,6 +220,7 @@ cdef class LogManager(ReplicaTable):
         one.acks_all = from_coordinator(origin)
         one.led_since = led_since
         one.guard = 0
+        one.lease_until_ms = NULL
         one.records = <uint8_t*>malloc(n if n > 0 else 1)
         if one.records == NULL:
             raise MemoryError
@@ -412,7 +413,7 @@ cdef class LogManager(ReplicaTable):
         cdef bint stopped, out_of_range
         with nogil:
             pthread_mutex_lock(&p.lock)
-            stopped = p.stopped or p.role != ROLE_LEADER
+            stopped = p.stopped or not serves_clients(p)
             if offset == -1:
                 offset = p.high_watermark
             out_of_range = offset > p.high_watermark or offset < 0

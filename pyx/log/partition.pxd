@@ -50,6 +50,10 @@ cdef size_t partition_folder(Partition* p) noexcept nogil
 cdef bint logset_flushes(LogSet* logs) noexcept nogil
 cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
 
+# Until when its broker surely leads (lease.pxd): atomic, for as long as the set is there.
+cdef const int64_t* logset_lease(LogSet* logs) noexcept nogil
+cdef void logset_set_lease(LogSet* logs, int64_t until_ms) noexcept nogil
+
 # Constant while the reference is held; the name is NUL-terminated as well.
 cdef const char* partition_topic(Partition* p, size_t* n) noexcept nogil
 # Topics that only the coordinators of this broker write to.
@@ -129,7 +133,7 @@ cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64
 
 # --- waiting ------------------------------------------------------------------------------------------------
 # True: the end (by isolation) is past known_end already, or the partition was stopped or failed, or another broker
-# leads it: look again. False: bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when
+# leads it, or it is isolated and a client waits: look again. False: bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when
 # the end moves, and the mask is then empty again. An end that moves between the caller's read and this call is never
 # lost (same lock).
 cdef bint partition_watch(Partition* p, int reactor, int8_t isolation, int64_t known_end) noexcept nogil

@@ -1,7 +1,7 @@
 """Finding partitions, holding them, waiting for their ends; see partition.pxd."""
 
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport int16_t, int64_t, uint32_t
+from libc.stdint cimport INT64_MAX, int16_t, int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
@@ -9,10 +9,10 @@ from penstock.pyx.errorcodes cimport (
     NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
 )
 from penstock.pyx.linux.posix cimport (
-    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, memset, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
-    pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock,
-    pthread_rwlock_unlock, pthread_rwlock_wrlock,
+    atomic_add32, atomic_add64, atomic_load32, atomic_load64, atomic_store64, memcmp, memcpy, memset,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock,
+    pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
+    pthread_rwlock_tryrdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
 from penstock.pyx.log.epochs cimport epochs_end
 from penstock.pyx.log.files cimport dropped, made
@@ -38,6 +38,7 @@ cdef struct LogSet:
     unordered_map[string, int32_t] topic_ids       # partitions led of each topic id
     int32_t flushing                               # atomic: partitions with flush.messages
     int64_t held                                   # atomic: produce requests that were held
+    int64_t lease_until_ms                         # atomic
     Tallies tallies
 
 cdef WakeHook wake_hook = NULL
@@ -91,6 +92,7 @@ cdef class LogSetOwner:
         self.set = made[LogSet]()
         pthread_rwlock_init(&self.set.lock, NULL)
         tallies_open(&self.set.tallies)
+        self.set.lease_until_ms = INT64_MAX
         with nogil:
             pthread_mutex_lock(&sets_lock)
             sets.all.push_back(self.set)
@@ -204,6 +206,14 @@ cdef bint logset_flushes(LogSet* logs) noexcept nogil:
 
 cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil:
     atomic_add32(&logs.flushing, change)
+
+
+cdef const int64_t* logset_lease(LogSet* logs) noexcept nogil:
+    return &logs.lease_until_ms
+
+
+cdef void logset_set_lease(LogSet* logs, int64_t until_ms) noexcept nogil:
+    atomic_store64(&logs.lease_until_ms, until_ms)
 
 
 cdef bint partition_flushes(Partition* partition) noexcept nogil:
@@ -410,7 +420,13 @@ cdef bint partition_watch(Partition* partition, int reactor, int8_t isolation, i
     cdef PartitionLog* p = log_of(partition)
     cdef bint moved
     pthread_mutex_lock(&p.lock)
-    moved = p.stopped or p.role != ROLE_LEADER or is_offline(p) or end_of(p, isolation) > known_end
+    moved = (
+        p.stopped
+        or p.role != ROLE_LEADER
+        or (p.isolated and isolation != ISOLATION_LOG_END)
+        or is_offline(p)
+        or end_of(p, isolation) > known_end
+    )
     if not moved:
         if isolation == ISOLATION_COMMITTED:
             p.waiting_stable |= <uint64_t>1 << reactor
@@ -432,7 +448,7 @@ cdef int16_t partition_committed(
         answer = NOT_LEADER_OR_FOLLOWER
     elif p.high_watermark >= needed:
         answer = 0
-    elif is_offline(p):
+    elif is_offline(p) or p.isolated:
         answer = NOT_LEADER_OR_FOLLOWER
     elif last:
         answer = REQUEST_TIMED_OUT if p.isr_n >= p.enough else NOT_ENOUGH_REPLICAS_AFTER_APPEND

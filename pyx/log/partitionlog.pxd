@@ -134,6 +134,8 @@ cdef struct PartitionLog:
     int32_t isr_n                      # members of the ISR
     int32_t enough                     # how many it needs before the high watermark moves
     int64_t epoch_start                # atomic: the log end when it took the lead
+    int32_t sole                       # atomic: it leads, and nobody else can be elected, be the lease over
+    int32_t isolated                   # atomic: the lease is over and a member of MAX is silent: no client is served
     vector[Mark] marks                 # of the other replicas, while it leads
     int32_t entrant                    # atomic: it is among the `entrants` of its folder
     int32_t cutting                    # atomic; set under the lock: nothing is appended until a cut's files are right
@@ -243,6 +245,10 @@ cdef inline bint cut_epochs(PartitionLog* p) noexcept nogil:
     changed = epochs_cut_start(&p.log.epochs, p.log.log_start)
     pthread_mutex_unlock(&p.seldom)
     return changed
+
+# Under the lock: whether it may be asked for what a leader alone answers clients.
+cdef inline bint serves_clients(const PartitionLog* p) noexcept nogil:
+    return p.role == ROLE_LEADER and not p.isolated
 
 # Under the lock. Whoever doesn't open or cut the log calls raise_high_watermark, or advance_high_watermark.
 cdef inline void put_high_watermark(PartitionLog* p, int64_t end) noexcept nogil:

@@ -10,9 +10,11 @@ from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_LOG_END, wake_reactors
-from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
+from penstock.pyx.log.partitionlog cimport (
+    PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, serves_clients, tell_doubt,
+)
 from penstock.pyx.log.replicas cimport replica_fetched
-from penstock.pyx.log.role cimport ROLE_LEADER, ReplicaFetch
+from penstock.pyx.log.role cimport ReplicaFetch
 from penstock.pyx.log.segment cimport (
     FORMATS_UNKNOWN, WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound,
     segment_expected, segment_find, segment_find_time, segment_open, segment_release, segment_retain,
@@ -167,7 +169,7 @@ cdef int16_t _read(
     while True:
         error = 0
         pthread_mutex_lock(&p.lock)
-        if p.stopped or (p.role != ROLE_LEADER and isolation != ISOLATION_LOG_END):
+        if p.stopped or (not serves_clients(p) and isolation != ISOLATION_LOG_END):
             error = NOT_LEADER_OR_FOLLOWER
         elif is_offline(p):
             error = KAFKA_STORAGE_ERROR

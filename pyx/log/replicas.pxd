@@ -19,6 +19,7 @@ cdef struct RoleTerms:
     int32_t partition_epoch
     int32_t unclean_epoch              # of a follower
     int32_t enough
+    bint sole                          # of a leader: nobody else can be elected
 
 # This broker leads: with a new leader epoch the lead begins, and nothing is known of any other replica; else the
 # members are others. `members`: `broker`, `in_isr`, `in_max` and `named_epoch` of each replica but this broker's own.
@@ -28,6 +29,9 @@ cdef bint lead_log(
 ) noexcept nogil
 # Another broker leads, or nobody. False: as above.
 cdef bint follow_log(Partition* partition, const RoleTerms* terms) noexcept nogil
+# The lease is over: while a member of MAX hasn't fetched for silence_ms clients are refused, as for a leader that is cut
+# off; INT64_MAX: the lease holds, so they aren't. Whether they are.
+cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) noexcept nogil
 # This broker's registration is over. Whether it led.
 cdef bint fence_log(Partition* partition) noexcept nogil
 

@@ -36,6 +36,8 @@ cdef bint _is_new_epoch(const PartitionLog* p, const RoleTerms* terms) noexcept 
 
 cdef void _drop_lead(PartitionLog* p, Role role) noexcept nogil:
     atomic_store32(&p.role, role)
+    atomic_store32(&p.sole, 0)
+    atomic_store32(&p.isolated, 0)
     p.leads_since = NO_EPOCH
     p.isr_n = 0
     p.enough = 0
@@ -53,6 +55,7 @@ cdef void _begin_lead(
     atomic_store64(&p.epoch_start, p.log.log_end)
     atomic_store32(&p.role, ROLE_LEADER)
     void_guards(&p.log.producers)
+    atomic_store32(&p.isolated, 0)
     p.marks = members
     for i in range(p.marks.size()):
         p.marks[i].broker_epoch = NO_EPOCH
@@ -105,6 +108,7 @@ cdef void _count_members(PartitionLog* p, const RoleTerms* terms) noexcept nogil
     """This broker is one of them."""
     cdef size_t i
     p.enough = terms.enough
+    atomic_store32(&p.sole, terms.sole)
     p.isr_n = 1
     for i in range(p.marks.size()):
         p.marks[i].in_max = p.marks[i].in_max or p.marks[i].in_isr
@@ -167,6 +171,24 @@ cdef bint follow_log(Partition* partition, const RoleTerms* terms) noexcept nogi
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)
     return taken
+
+
+cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef uint64_t wake = 0
+    cdef int32_t isolated = 0
+    cdef size_t i
+    pthread_mutex_lock(&p.lock)
+    for i in range(p.marks.size() if p.role == ROLE_LEADER else 0):
+        # A member's time begins with the lead, or with its entry.
+        if p.marks[i].in_max and now_ms - max(p.marks[i].fetched_ms, p.marks[i].caught_up_ms) > silence_ms:
+            isolated = 1
+    if isolated:
+        wake = take_all_waiting(p)
+    atomic_store32(&p.isolated, isolated)
+    pthread_mutex_unlock(&p.lock)
+    wake_reactors(partition, wake)
+    return isolated
 
 
 cdef bint fence_log(Partition* partition) noexcept nogil:

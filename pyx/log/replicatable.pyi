@@ -75,12 +75,13 @@ class ReplicaTable(LogTable):
         partition_epoch: int,
         replicas: list[Replica],
         enough: int,
+        sole: bool = False,
         now_ms: int = -1,
     ) -> bool:
         """Lead. With a new leader epoch the lead begins, and nothing is known of the replicas; with the same one the members
-        are others. replicas: all but this broker's own; enough: how many members the ISR needs before the high watermark
-        moves. now_ms: of the monotonic clock, which is read for -1. A replica that was fenced doesn't lead the same epoch
-        again: the answer is True, as of all that is taken."""
+        are others. replicas: all but this broker's own; enough: how many members the ISR needs before the high watermark moves;
+        sole: nobody else can be elected, so that it is led without a lease, too. now_ms: of the monotonic clock, which is read
+        for -1. A replica that was fenced doesn't lead the same epoch again: the answer is True, as of all that is taken."""
 
     def set_follower(
         self,
@@ -94,6 +95,15 @@ class ReplicaTable(LogTable):
         unclean_epoch: int,
     ) -> bool:
         """Follow a leader; -1: nobody leads, and the replica is fenced."""
+
+    def set_lease(self, until_ms: int | None) -> None:
+        """Until when, by CLOCK_BOOTTIME, this broker surely leads what it leads; None: for ever. From then on produces with
+        acks=0 and 1 are refused, and those that were appended aren't answered for, unless the partition is `sole`. So are
+        questions for the end of its log."""
+
+    def isolate(self, silence_ms: int | None) -> list[tuple[str, int]]:
+        """The lease is over: refuse all clients of partitions of which a member of MAX hasn't fetched for so long, until the
+        next call or another role. None: the lease holds, refuse none. Answers the partitions; waits for their locks."""
 
     def fence(self, topic: str, partition: int) -> None:
         """This broker's registration is over: what it led is led by nobody until the controller speaks."""
@@ -112,8 +122,9 @@ class ReplicaTable(LogTable):
         and beyond where the lead began: it may enter the ISR."""
 
     def check_leads(self, topic: str, partition: int, latest: bool = False) -> None:
-        """Raise KafkaError(NOT_LEADER_OR_FOLLOWER) if another broker leads. latest: and KafkaError(OFFSET_NOT_AVAILABLE) while
-        the high watermark of a new leader may be lower than what the one before has shown (KIP-207)."""
+        """Raise KafkaError(NOT_LEADER_OR_FOLLOWER) if another broker leads, or this one is isolated. latest: also if the lease
+        is over, and KafkaError(OFFSET_NOT_AVAILABLE) while the high watermark of a new leader may be lower than what the one
+        before has shown (KIP-207)."""
 
     def committed(self, topic: str, partition: int, needed: int, leader_epoch: int, last: bool = False) -> int | None:
         """Whether all below `needed`, which this broker has appended in a leader epoch, is committed: 0; an error code: it

@@ -1,6 +1,6 @@
 """Roles and replicas for the control plane; see replicatable.pyi."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint64_t
 from libcpp.vector cimport vector
 from typing import NamedTuple
 
@@ -8,13 +8,14 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_store32, eventfd_read, monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from penstock.pyx.log.lease cimport lease_is_over
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable
 from penstock.pyx.log.partition cimport (
-    COMMITTED_NOT_YET, CONTROL_PLANE, Partition, partition_committed, partition_index, partition_release,
-    partition_topic, wake_reactors,
+    COMMITTED_NOT_YET, CONTROL_PLANE, Partition, logset_lease, logset_set_lease, partition_committed, partition_index,
+    partition_release, partition_topic, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport PartitionLog, last_batch_epoch, log_of, mail_take
-from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, lead_log, replica_fetched
+from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, isolate_log, lead_log, replica_fetched
 from penstock.pyx.log.role cimport (
     NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, Mark, ReplicaFetch,
 )
@@ -98,7 +99,7 @@ cdef class ReplicaTable(LogTable):
 
     def set_leader(
         self, str topic, int partition, *, int64_t broker_epoch, int leader_epoch, int partition_epoch, list replicas,
-        int enough, int64_t now_ms=-1
+        int enough, bint sole=False, int64_t now_ms=-1
     ):
         """Lead a partition, or hear of its members; see replicatable.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)
@@ -112,6 +113,7 @@ cdef class ReplicaTable(LogTable):
         terms.partition_epoch = partition_epoch
         terms.unclean_epoch = NO_EPOCH
         terms.enough = enough
+        terms.sole = sole
         for broker, in_isr, in_max, named_epoch in replicas:
             mark.broker = broker
             mark.in_isr = in_isr
@@ -138,9 +140,30 @@ cdef class ReplicaTable(LogTable):
         terms.partition_epoch = partition_epoch
         terms.unclean_epoch = unclean_epoch
         terms.enough = 0
+        terms.sole = False
         with nogil:
             taken = follow_log(led.partition, &terms)
         return bool(taken)
+
+    def set_lease(self, object until_ms):
+        """Until when this broker surely leads; see replicatable.pyi."""
+        logset_set_lease(self.set, INT64_MAX if until_ms is None else <int64_t>until_ms)
+
+    def isolate(self, object silence_ms):
+        """Refuse clients of partitions with a silent member; see replicatable.pyi."""
+        cdef LeaderEntry led
+        cdef int64_t silence = INT64_MAX if silence_ms is None else <int64_t>silence_ms
+        cdef int64_t now_ms = monotonic_ns() // 1_000_000
+        cdef bint isolated
+        found = []
+        with self.lock:
+            every = list(self.led.values())
+        for led in every:
+            with nogil:
+                isolated = isolate_log(led.partition, now_ms, silence)
+            if isolated:
+                found.append(led.key)
+        return found
 
     def fence(self, str topic, int partition):
         """Lead a partition no longer; see replicatable.pyi."""
@@ -238,6 +261,8 @@ cdef class ReplicaTable(LogTable):
         # Without the lock: the loop asks. A lead that begins sets its start before its role.
         if atomic_load32(&p.role) != ROLE_LEADER:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
+        if atomic_load32(&p.isolated) or (latest and not atomic_load32(&p.sole) and lease_is_over(logset_lease(self.set))):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} may be led by another broker by now")
         if latest and atomic_load64(&p.high_watermark) < atomic_load64(&p.epoch_start):
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{partition} has a leader that is new")
 

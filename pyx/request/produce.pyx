@@ -18,7 +18,7 @@ from penstock.pyx.log.append cimport (
 from penstock.pyx.log.files cimport dropped as deleted, later_ms, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
-    LogSet, Partition, is_internal, logset_nobody, partition_enter, partition_held, partition_known_id,
+    LogSet, Partition, is_internal, logset_lease, logset_nobody, partition_enter, partition_held, partition_known_id,
     partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_topic,
     partition_topic_number,
 )
@@ -336,6 +336,8 @@ cdef ProduceResult produce_take(
             part.append.acks_all = terms.acks == ACKS_ALL
             part.append.led_since = NO_EPOCH
             part.append.guard = guard
+            if not part.append.acks_all:              # else NULL
+                part.append.lease_until_ms = logset_lease(logs)
             part.append.may_inflate = &asked.may_inflate
             part.append.work_left = &asked.work_left
             part.append.done.base_offset = -1

@@ -81,6 +81,7 @@ class Broker:
         self.controllership = Controllership(
             self.number, store, self.world, self.world.config, now_ms=now_ms, monotonic_ms=now_ms,
             newer_epoch=lambda: self.roles.controller_epoch,
+            lease_is_over=lambda: False,
         )  # fmt: skip
         self.running = asyncio.create_task(self._run(self.controllership))
         return self

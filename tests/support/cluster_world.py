@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,42 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from penstock.broker.process import BrokerProcess
+from support.cuttingproxy import Net
 from support.kafka_jars import free_ports
 from support.patience import until
-from support.zookeeper import ZooKeeper, ZooKeeperHome
+from support.zookeeper import ZooKeeper, new_root
 
 PROPERTIES = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 2000, "penstock.ballast.bytes": 0}
 WAIT_S = 60.0
 
 
 class ClusterProcesses:
-    """Brokers 1 to n; `brokers[id]`. They are around one ZooKeeper, or around an ensemble."""
+    """Brokers 1 to n; `brokers[id]`. They are around one ZooKeeper, or around an ensemble.
+
+    net: the brokers reach each other, and the ZooKeepers, through its proxies: `1` is broker 1, `z1` the first ZooKeeper. So do
+    clients that a broker was named to; they are never cut off.
+    """
 
     def __init__(
-        self, *servers: ZooKeeper, folder: Path, count: int = 3, properties: Mapping[str, object] | None = None
+        self,
+        *servers: ZooKeeper,
+        folder: Path,
+        count: int = 3,
+        properties: Mapping[str, object] | None = None,
+        net: Net | None = None,
     ) -> None:
-        self.servers = ZooKeeperHome(",".join(server.address for server in servers)).servers
+        root = new_root()
+        self.servers = ",".join(server.address for server in servers) + root
+        """The ZooKeepers and the chroot, past all proxies."""
         self.brokers: dict[int, BrokerProcess] = {}
         for number, port in enumerate(free_ports(count), 1):
-            arguments = ("--zookeeper", self.servers, "--id", str(number))
+            reached, advertised = self.servers, list[str]()
+            if net is not None:
+                name = str(number)
+                ways = [net.proxy(server.port, f"z{at}", name) for at, server in enumerate(servers, 1)]
+                reached = ",".join(f"127.0.0.1:{way.port}" for way in ways) + root
+                advertised = ["--advertised", f"127.0.0.1:{net.proxy(port, name).port}"]
+            arguments = ("--zookeeper", reached, "--id", str(number), *advertised)
             broker = BrokerProcess(folder / f"broker-{number}", {**PROPERTIES, **(properties or {})}, arguments)
             broker.port = port
             self.brokers[number] = broker
@@ -139,11 +157,16 @@ class ClusterProcesses:
 
 
 @contextlib.contextmanager
-def cluster(server: ZooKeeper, folder: Path, count: int = 3, **properties: object) -> Iterator[ClusterProcesses]:
+def cluster(
+    server: ZooKeeper | Sequence[ZooKeeper], folder: Path, count: int = 3, net: Net | None = None, **properties: object
+) -> Iterator[ClusterProcesses]:
     """A running cluster."""
+    servers = [server] if isinstance(server, ZooKeeper) else server
     given = {key.replace("_", "."): value for key, value in properties.items()}
-    made = ClusterProcesses(server, folder=folder, count=count, properties=given)
+    made = ClusterProcesses(*servers, folder=folder, count=count, properties=given, net=net)
     try:
         yield made.start()
     finally:
         made.close()
+        if net is not None:
+            net.close()
