@@ -13,7 +13,6 @@ from penstock.broker.metrics.families import REQUEST_SECONDS, REQUESTS, SLOW_REQ
 from penstock.broker.turns import Turns
 from penstock.metrics import Page, each, labels_text
 from penstock.pyx.net.border import BOUNDS_S, DataPlane, RequestTimes
-from penstock.pyx.wire.header import REQUESTS as MESSAGES
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 WINDOW_S = 150.0
@@ -24,8 +23,6 @@ COARSE_BOUNDS_S = BOUNDS_S[COARSE - 1 :: COARSE]
 TIMES_BYTES = 450_000
 """Enough for some 36 APIs. The broker of a pipeline's aggregate is asked for about 20."""
 VERSIONS_BYTES = 30_000
-
-FETCH = 1
 
 Times = Mapping[tuple[str, str], RequestTimes]
 
@@ -75,16 +72,9 @@ class RequestGatherer:
 
     def _write_counts(self, page: Page, bounds: Bounds) -> None:
         counts = self._data_plane.requests_by_version().items()
-        seen = [((_name(key), str(version)), number) for (key, version), number in counts]
+        seen = [((name, str(version)), number) for (name, version), number in counts]
         bounds.write_largest(page, REQUESTS, seen, VERSIONS_BYTES, with_rest=False)
         each(page, SLOW_REQUESTS, dict(sorted(self._data_plane.slow_counts().items())))
-
-
-def _name(key: int) -> str:
-    """An API's name, as Kafka's metrics and the data plane have it; its number for one that there isn't."""
-    if key == FETCH:
-        return "FetchConsumer"
-    return MESSAGES[key].__name__.removesuffix("Request") if key in MESSAGES else str(key)
 
 
 def _minus(counts: Sequence[int], before: RequestTimes | None) -> Sequence[int]:

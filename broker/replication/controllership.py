@@ -187,9 +187,7 @@ class Controllership:
             await self._store.delete(paths.CONTROLLER)
             return
         _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
-        self.term = Term(
-            own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over
-        )
+        self.term = Term(own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over)
         try:
             await self.term.run()
         finally:

@@ -274,14 +274,14 @@ class DataPlane:
     def request_times(self) -> dict[tuple[str, str], RequestTimes]:
         """By request and phase, of requests whose answers have been sent since `start`.
 
-        Requests have Kafka's names: Produce, FetchConsumer, Metadata ... The phases are total, queue (until its service
-        begins), local (its service), waiting (a fetch for records, a handler for other clients or for a disk) and send
-        (until the socket has taken the answer). A request is in none while its answer isn't sent, nor if its
-        connection is closed before.
+        Requests have Kafka's names: Produce, FetchConsumer, FetchFollower, Metadata ... The phases are total, queue (until
+        its service begins), local (its service), waiting (a fetch for records, a handler for other clients or for a disk) and
+        send (until the socket has taken the answer). A request is in none while its answer isn't sent, nor if its connection
+        is closed before.
         """
 
-    def requests_by_version(self) -> dict[tuple[int, int], int]:
-        """The requests of `request_times` by api key and version, those below 32."""
+    def requests_by_version(self) -> dict[tuple[str, int], int]:
+        """The requests of `request_times` by name and version, those below 32."""
 
     def slow_requests(self) -> list[SlowRequest]:
         """Take the slow requests that were noted since the last call; for each network thread 256 have room. Those that had

@@ -43,8 +43,8 @@ from penstock.pyx.net.phases import PHASES as PHASE_NAMES
 from penstock.pyx.net.reactor cimport reactor_loop
 from penstock.pyx.net.requests cimport produce_reason, requests_describe
 from penstock.pyx.net.requesttimes cimport (
-    API_KEYS, API_VERSIONS, PHASES, PHASE_LOCAL, PHASE_QUEUE, PHASE_SEND, PHASE_WAITING, SLOW_KEPT, RequestCounts,
-    SlowTiming, slow_take,
+    API_KEYS, API_VERSIONS, FETCH_FOLLOWER, PHASES, PHASE_LOCAL, PHASE_QUEUE, PHASE_SEND, PHASE_WAITING, SLOW_KEPT,
+    RequestCounts, SlowTiming, slow_take,
 )
 from penstock.pyx.net.workers cimport workers_clear, workers_free, workers_loop, workers_new, workers_stop
 from penstock.pyx.record.endian cimport get_i16, get_i32
@@ -135,8 +135,8 @@ def bucket_for(int64_t ns):
 
 
 cdef object _api_name(int key):
-    if key == FETCH_KEY:
-        return "FetchConsumer"                        # Kafka's name, as it counts those of followers apart
+    if key == FETCH_KEY or key == FETCH_FOLLOWER:     # Kafka's names, as it counts those of followers apart
+        return "FetchConsumer" if key == FETCH_KEY else "FetchFollower"
     return REQUESTS[key].__name__.removesuffix("Request") if key in REQUESTS else str(key)
 
 
@@ -706,12 +706,13 @@ cdef class DataPlane:
         cdef int key, version, i
         cdef dict requests = {}
         for key in range(API_KEYS):
+            name = _api_name(key)
             for i in range(self.plane.reactor_count):
                 counts = self.counts_of(i, key)
                 for version in range(API_VERSIONS if counts != NULL else 0):
                     n = atomic_load64(&counts.versions[version])
                     if n:
-                        requests[key, version] = requests.get((key, version), 0) + n
+                        requests[name, version] = requests.get((name, version), 0) + n
         return requests
 
     def slow_counts(self) -> dict:

@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from penstock.pyx.linux.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.log.partition cimport logset_count_held
+from penstock.pyx.log.role cimport NO_BROKER
 from penstock.pyx.net.closures cimport (
     CLOSED_FAILED, CLOSED_FAULT, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
 )
@@ -15,11 +16,11 @@ from penstock.pyx.net.plane cimport (
     slot_finish,
 )
 from penstock.pyx.net.requesttimes cimport (
-    PHASE_LOCAL, PHASE_QUEUE, Timing, timing_at, timing_pass, timing_settle, timings_answered, timings_push,
-    timings_unpush,
+    FETCH_FOLLOWER, PHASE_LOCAL, PHASE_QUEUE, Timing, timing_at, timing_pass, timing_settle, timings_answered,
+    timings_push, timings_unpush,
 )
 from penstock.pyx.net.workers cimport HEAVY_US, Work, work_free, work_new, workers_submit
-from penstock.pyx.record.endian cimport get_i16
+from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
@@ -30,7 +31,7 @@ from penstock.pyx.request.fetch cimport (
 from penstock.pyx.request.produce cimport (
     IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
     PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
-    produce_clear, produce_first_topic, produce_group_open, produce_held, produce_serve, produce_take, produce_waits,
+    produce_clear, produce_group_open, produce_held, produce_serve, produce_take, produce_topic_number, produce_waits,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.refusals cimport Sender
@@ -38,6 +39,10 @@ from penstock.pyx.request.versions cimport (
     FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_VERSION_MAX, FETCH_VERSION_MIN, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY,
     PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
 )
+
+cdef enum:
+    GROUP_SLOTS = SLOTS - 2           # of a group each may need one, and one is kept for a SLOT_CLOSE
+
 
 cdef bint slots_full(Connection* c) noexcept nogil:
     """Whether no further request may be taken, by number (one slot is kept for a SLOT_CLOSE) or by what waits, or as a
@@ -203,52 +208,79 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
         served.largest = max(served.largest, n)
 
 
-cdef Served _answer_produces(
-    Reactor* r, Connection* c, const uint8_t* frame, bint straight, Span* served
-) noexcept nogil:
-    """Into the output, or into a slot where something before it waits, or it waits for other replicas itself.
-    `frame`: the first of them."""
+cdef Served _answer_straight(Reactor* r, Connection* c, const uint8_t* frame, Span* served) noexcept nogil:
+    """All of a group into the output. `frame`: the first of them."""
     cdef int64_t begun_ns = r.clock_ns
-    cdef uint32_t topic = produce_first_topic(r.produces)
-    cdef Timing timing
-    cdef Writer waiting
-    cdef Writer* out = &c.output if straight else &waiting
-    cdef ProduceWait* acks = NULL
-    cdef ProduceResult result = PRODUCE_NO_MEMORY
+    cdef ProduceWait* acks = NULL                     # none waits
+    cdef ProduceResult result
     cdef Served outcome = SERVED
     cdef Timing* one = _time_request(c, frame, <int32_t>served.bytes - SIZE_BYTES)
-    cdef Slot* slot
     cdef int32_t answered = 0
     if one == NULL:
         served.why = CLOSED_FAULT
         return SERVE_CLOSE
-    if not straight:
-        memset(&waiting, 0, sizeof(Writer))
     while answered < served.frames and outcome == SERVED:
-        result = produce_answer(r.produces, <size_t>answered, out, &acks, &r.produced)
+        result = produce_answer(r.produces, <size_t>answered, &c.output, &acks, &r.produced)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             answered += 1
         else:
             served.why = produce_reason(result)
             outcome = SERVE_CLOSE
-    one.topic = topic
+    one.topic = produce_topic_number(r.produces, 0)
     one.count = answered
     timing_pass(one, PHASE_QUEUE, begun_ns)
     timing_pass(one, PHASE_LOCAL, reactor_clock(r))
-    if straight:
-        timings_answered(&c.timings, c.output_at + <int64_t>c.output.n, c.pieces_at + c.pieces.n)
-    elif waiting.n > 0:
+    timings_answered(&c.timings, c.output_at + <int64_t>c.output.n, c.pieces_at + c.pieces.n)
+    return outcome
+
+
+cdef Served _answer_in_slot(
+    Reactor* r, Connection* c, size_t i, const uint8_t* frame, int32_t n, int64_t begun_ns, Reason* why
+) noexcept nogil:
+    """Request `i` of a group."""
+    cdef Writer waiting
+    cdef ProduceWait* acks = NULL
+    cdef ProduceResult result
+    cdef Slot* slot
+    cdef Timing timing
+    cdef Timing* one = _time_request(c, frame, n)
+    if one == NULL:
+        why[0] = CLOSED_FAULT
+        return SERVE_CLOSE
+    memset(&waiting, 0, sizeof(Writer))
+    result = produce_answer(r.produces, i, &waiting, &acks, &r.produced)
+    one.topic = produce_topic_number(r.produces, i)
+    timing_pass(one, PHASE_QUEUE, begun_ns)
+    timing_pass(one, PHASE_LOCAL, reactor_clock(r))
+    if result == PRODUCE_ANSWERED:
         slot = _slot_push(c, SLOT_DONE)
         slot.answer = waiting
         slot_finish(c, slot, acks)
-    else:
-        writer_free(&waiting)
-        acks_free(acks)
-        timing = one[0]
-        timings_unpush(&c.timings)
-        if result == PRODUCE_SILENT:
-            timing_settle(&r.times, &timing, r.clock_ns, &c.client, c.peer)
-    return outcome
+        return SERVED
+    writer_free(&waiting)
+    acks_free(acks)
+    timing = one[0]
+    timings_unpush(&c.timings)
+    if result == PRODUCE_SILENT:
+        timing_settle(&r.times, &timing, r.clock_ns, &c.client, c.peer)
+        return SERVED
+    why[0] = produce_reason(result)
+    return SERVE_CLOSE
+
+
+cdef Served _answer_in_slots(Reactor* r, Connection* c, const uint8_t* frame, Span* served) noexcept nogil:
+    """Each of a group into a slot of its own, as something before it waits, or it waits for other replicas itself: it
+    leaves when its own records are committed, or its own time is up."""
+    cdef int64_t begun_ns = r.clock_ns
+    cdef int32_t n, i
+    cdef Served outcome
+    for i in range(served.frames):
+        n = get_i32(frame - SIZE_BYTES)
+        outcome = _answer_in_slot(r, c, <size_t>i, frame, n, begun_ns, &served.why)
+        if outcome != SERVED:
+            return outcome
+        frame += n + SIZE_BYTES
+    return SERVED
 
 
 cdef void _note_held(Reactor* r, Connection* c) noexcept nogil:
@@ -291,13 +323,16 @@ cdef Served _serve_produce(
         c.cost = COST_MUCH
         return give_to_worker(r, c, c.tail, frame, n, NULL)
     if taken == PRODUCE_TAKEN and straight:
-        _take_more(r, c, most, served)
+        _take_more(r, c, min(most, <int32_t>GROUP_SLOTS), served)
     r.counters.requests_produce += served.frames
     if taken != PRODUCE_TAKEN:
         served.why = produce_reason(taken)
         return SERVE_CLOSE
     produce_append(r.produces, NULL)
-    result = _answer_produces(r, c, frame, straight and not produce_waits(r.produces), served)
+    if straight and not produce_waits(r.produces):
+        result = _answer_straight(r, c, frame, served)
+    else:
+        result = _answer_in_slots(r, c, frame, served)
     produce_clear(r.produces)
     return result
 
@@ -320,17 +355,25 @@ cdef FetchJob* _begin_fetch(
     return job
 
 
+cdef inline void _name_fetch(Timing* one, const FetchJob* job) noexcept nogil:
+    if job.replica != NO_BROKER:
+        one.api_key = FETCH_FOLLOWER
+
+
 cdef Served _serve_fetch(
     Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, Span* served
 ) noexcept nogil:
     cdef FetchJob* job = _begin_fetch(r, c, head, body, &served.why)
+    cdef Timing* one
     cdef Slot* slot
     if job == NULL:
         return SERVE_CLOSE
-    if _time_request(c, frame, n) == NULL:
+    one = _time_request(c, frame, n)
+    if one == NULL:
         fetch_free(job)
         served.why = CLOSED_FAULT
         return SERVE_CLOSE
+    _name_fetch(one, job)
     slot = _slot_push(c, SLOT_FETCH)
     slot.fetch = job
     return SERVED
@@ -446,6 +489,7 @@ cdef void requests_resume(
     elif right:
         slot.fetch = _begin_fetch(r, c, &head, body, &why)
         if slot.fetch != NULL:
+            _name_fetch(one, slot.fetch)
             state = SLOT_FETCH
     if lose and state == SLOT_DONE:
         writer_free(&slot.answer)

@@ -30,6 +30,7 @@ cdef enum Phase:
 
 cdef enum:
     API_KEYS = 128                    # those that any request with an answer has
+    FETCH_FOLLOWER = 127              # of a replica's Fetch, which Kafka counts apart, in place of its key
     API_VERSIONS = 32
     UNSENT_MAX = 1024                 # timings whose answers aren't sent: no further request is read
     SLOW_KEPT = 256
@@ -42,7 +43,7 @@ cdef struct Timing:
     int32_t bytes                     # of the request
     int32_t count
     uint32_t topic                    # the first one's number (topictally.pxd); 0: none, or not known
-    int16_t api_key
+    int16_t api_key                   # or FETCH_FOLLOWER
     int16_t version
     Phase phase                       # that it is in
 

@@ -15,7 +15,7 @@ from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchread cimport fetch_convert_ranges
 from penstock.pyx.request.produce cimport (
     PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_TAKEN, ProduceGroup, produce_answer, produce_append, produce_clear,
-    produce_first_topic, produce_group_free, produce_group_new, produce_take, produce_work,
+    produce_group_free, produce_group_new, produce_take, produce_topic_number, produce_work,
 )
 from penstock.pyx.request.versions cimport PRODUCE_FLEXIBLE_FROM
 
@@ -143,7 +143,7 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
         return
     work.result = produce_take(g, pool.logs, &work.sender, &head, body, NULL, 0)
     if work.result == PRODUCE_TAKEN:
-        work.topic = produce_first_topic(g)
+        work.topic = produce_topic_number(g, 0)
         produce_append(g, &work.dropped)
         work.spent = produce_work(g)
         work.result = produce_answer(g, 0, &work.answer, &work.acks, &work.tally)

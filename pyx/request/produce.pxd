@@ -68,8 +68,8 @@ cdef ProduceResult produce_take(
     ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts,
     int64_t guard
 ) noexcept nogil
-# The number of the topic that the group's first partition is of; 0: it isn't here.
-cdef uint32_t produce_first_topic(const ProduceGroup* g) noexcept nogil
+# The number of the topic that a request's first partition is of; 0: it isn't here.
+cdef uint32_t produce_topic_number(const ProduceGroup* g, size_t i) noexcept nogil
 # Whether it may take another request that it is appended with.
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
 # Appends all. The records behind the readers are written to (offsets, epochs). Once a worker's job is `dropped`
@@ -78,8 +78,8 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
 # Whether an answer has to wait for other replicas. Until produce_clear.
 cdef bint produce_waits(const ProduceGroup* g) noexcept nogil
 # The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
-# it was before. `acks`, made with the first partition that has to wait, gets each that does: of several requests in one
-# `out` all are sent together then. The caller frees it; NULL: nothing waits.
+# it was before. `acks`, made with the first partition that has to wait, gets each that does. The caller frees it; NULL:
+# nothing waits.
 cdef ProduceResult produce_answer(
     ProduceGroup* g, size_t i, Writer* out, ProduceWait** acks, ProduceTally* tally
 ) noexcept nogil
@@ -90,7 +90,7 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil
 # Whether the request names a partition that is held.
 cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 
-# All of that for one request; `topic` is its produce_first_topic. A caller that passes `verdicts` calls `produce_flush`
+# All of that for one request; `topic` is its produce_topic_number. A caller that passes `verdicts` calls `produce_flush`
 # (produceflush.pxd) before it sends the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,

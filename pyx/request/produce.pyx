@@ -84,6 +84,7 @@ cdef struct Asked:
     int64_t may_work
     int64_t work_left                 # of that
     size_t first                      # of its parts
+    uint32_t topic                    # the first part's; 0: it isn't here
 
 cdef struct ProduceGroup:
     Asked asked[GROUP_ASKED_MAX]
@@ -239,13 +240,14 @@ cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil:
     return work
 
 
-cdef uint32_t produce_first_topic(const ProduceGroup* g) noexcept nogil:
-    cdef const Part* first = &g.parts[0]
-    if g.n == 0:
-        return 0
-    if first.partition != NULL:
-        return partition_topic_number(<Partition*>first.partition)
-    return partition_topic_number(<Partition*>first.refused) if first.refused != NULL else 0
+cdef inline uint32_t _topic_of(const Part* part) noexcept nogil:
+    if part.partition != NULL:
+        return partition_topic_number(<Partition*>part.partition)
+    return partition_topic_number(<Partition*>part.refused) if part.refused != NULL else 0
+
+
+cdef uint32_t produce_topic_number(const ProduceGroup* g, size_t i) noexcept nogil:
+    return g.asked[i].topic
 
 
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil:
@@ -371,6 +373,8 @@ cdef ProduceResult produce_take(
     if g.in_line and not _check_in_line(g, asked):
         _untake(g, asked)
         return PRODUCE_COSTLY
+    # Now, as the partitions are released when they have been appended to.
+    asked.topic = _topic_of(&g.parts[asked.first]) if g.n > asked.first else 0
     g.asked_n += 1
     return PRODUCE_TAKEN
 
@@ -665,7 +669,7 @@ cdef ProduceResult produce_serve(
     result = produce_take(&g, logs, sender, head, body, verdicts, guard)
     topic[0] = 0
     if result == PRODUCE_TAKEN:
-        topic[0] = produce_first_topic(&g)
+        topic[0] = produce_topic_number(&g, 0)
         produce_append(&g, NULL)
         result = produce_answer(&g, 0, out, acks, tally)
     produce_clear(&g)

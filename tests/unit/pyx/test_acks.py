@@ -128,8 +128,7 @@ def test_later_requests_of_a_connection_are_appended_meanwhile(served: Broker, n
         lead(name, version=1, isr=(1,))
         for n in range(20):
             peer.send(put(name, b"%d" % n, n))
-            # Those that are read at once are answered at once, when the last of them is committed.
-            until(partial(appended, name, n + 1), "it to be appended")
+        until(partial(appended, name, 20), "all to be appended")
         peer.send(put(name, b"quick", 20, acks=1))
         until(lambda: LOGS.offsets(name, 0).log_end == 21, "all to be appended")
         assert peer.is_silent()
@@ -145,8 +144,32 @@ def test_requests_that_come_together_are_answered_each(served: Broker, name: str
         lead(name, version=1, isr=(1,))
         peer.send_all([put(name, b"%d" % n, n, acks=-1 if n % 2 else 1) for n in range(8)])
         until(lambda: LOGS.offsets(name, 0).log_end == 8, "all to be appended")
+        assert outcome(peer) == (0, 0, 0)  # It waits for nobody, and is the first.
+        ask(one, name, 1, 4)
+        assert [outcome(peer) for _ in range(4)] == [(n, 0, n) for n in range(1, 5)]
+        assert peer.is_silent()
         ask(one, name, 1, 8)
-        assert [outcome(peer) for _ in range(8)] == [(n, 0, n) for n in range(8)]
+        assert [outcome(peer) for _ in range(3)] == [(n, 0, n) for n in range(5, 8)]
+
+
+def test_requests_that_come_together_have_each_its_own_time(served: Broker, name: str) -> None:
+    with served.connect() as peer, served.between() as one:
+        lead(name, version=1, isr=(1,))
+        peer.send_all([put(name, b"%d" % n, n, timeout_ms=60_000 if n else 1) for n in range(4)])
+        assert outcome(peer) == (0, ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert peer.is_silent()
+        ask(one, name, 1, 4)
+        assert [outcome(peer) for _ in range(3)] == [(n, 0, n) for n in range(1, 4)]
+
+
+def test_more_requests_together_than_a_connection_may_have_waiting_are_served(served: Broker, name: str) -> None:
+    with served.connect() as peer, served.between() as one:
+        lead(name, version=1, isr=(1,))
+        peer.send_all([put(name, b"x", n) for n in range(150)])
+        for end in (62, 124, 150):
+            until(lambda end=end: LOGS.offsets(name, 0).log_end >= end, "as many as may wait to be appended")  # type: ignore[misc]
+            ask(one, name, 1, LOGS.offsets(name, 0).log_end)
+        assert [outcome(peer) for _ in range(150)] == [(n, 0, n) for n in range(150)]
 
 
 def test_a_consumer_that_waits_is_woken_by_the_high_watermark_alone(served: Broker, name: str) -> None:

@@ -92,20 +92,20 @@ def test_a_bound_belongs_to_its_bucket(bucket: int) -> None:
 
 # --- golden counts --------------------------------------------------------------------------------------------
 def test_each_request_is_counted_once_by_name_and_version(served: Broker, topic: str) -> None:
-    sent: Counter[tuple[int, int]] = Counter()
+    sent: Counter[tuple[str, int]] = Counter()
     with served.connect() as one, served.connect() as two:
         for number in range(60):
             peer = (one, two)[number % 2]
             version = 3 + number % 11
             ask_produce(peer, topic, version)
-            sent[0, version] += 1
+            sent["Produce", version] += 1
         for version in range(4, 19):
             assert fetched(one.ask(fetch(topic, 0, version), version, FetchResponse)).error_code == 0
-            sent[1, version] += 1
+            sent["FetchConsumer", version] += 1
         for version in (1, 9, 12):
             two.send(encode_request(MetadataRequest(topics=None), version, version, "test"))
             two.receive()
-            sent[3, version] += 1
+            sent["Metadata", version] += 1
         settled(served, Produce=60, FetchConsumer=15, Metadata=3)
         assert served.plane.requests_by_version() == dict(sent)
 
@@ -117,7 +117,7 @@ def test_produces_that_come_together_are_counted_each(served: Broker, topic: str
         for _ in frames:
             peer.receive()
         settled(served, Produce=200)
-        assert served.plane.requests_by_version() == {(0, 9): 100, (0, 10): 100}
+        assert served.plane.requests_by_version() == {("Produce", 9): 100, ("Produce", 10): 100}
 
 
 def test_what_has_no_answer_is_counted_too(served: Broker, topic: str) -> None:
