@@ -147,6 +147,8 @@ class Coordinator(ABC, Generic[M]):
         if not self._partitions and not self._sees_topic():
             if self.is_alone:
                 return  # Nothing is stored yet.
+            if self._leads:
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic} is new, and not seen here yet")
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic} isn't there")
         lead = self._leads.get(self.partition_of(name))
         if lead is None:
