@@ -16,10 +16,11 @@ from pathlib import Path
 
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import LISTEN, Listener, refused
-from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, read_meta
+from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, member_of, read_meta
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import NOT_LISTED, ids_of, not_there
 from penstock.broker.logs.overlap import overlap
+from penstock.broker.metadata import not_alone
 from penstock.broker.store import sound
 from penstock.broker.store.base import StoreError, paths
 from penstock.broker.store.values import Fields
@@ -31,9 +32,11 @@ def faults(
     listeners: Sequence[Listener],
     forget: Path | None = None,
     http: tuple[str, int] | None = None,
+    *,
+    in_cluster: bool = False,
 ) -> list[str]:
     """What would keep a broker from a start, or a folder from being used: sentences. forget: a log folder to give up. http:
-    where figures and health are to be served."""
+    where figures and health are to be served. in_cluster: `zookeeper.connect` is given."""
     found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
     if http is not None:
         found += _address(Endpoint(*http), folders, "penstock.http.listen")
@@ -55,7 +58,10 @@ def faults(
         if owner != node_id:
             found.append(f"the data folder `{folder}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`")
         clusters.setdefault(values["cluster.id"], folder)
-        if number == 0 and HAS_STORE in values and not (folder / STORE).is_file():
+        place = member_of(values)
+        if place and not in_cluster:
+            found.append(not_alone(folder, place))
+        if number == 0 and not place and HAS_STORE in values and not (folder / STORE).is_file():
             found.append(
                 f"the metadata store `{folder / STORE}` is missing, though there was one: "
                 "the broker would refuse to start without `--restore-metadata`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import signal
@@ -100,6 +101,8 @@ def command(
     way = Way.RESTORE if restore else Way.ADOPT if adopt else Way.REFUSE
     named = {"zookeeper.connect": zookeeper, "broker.id": broker_id}
     config = load(config_path, [*overrides, *(f"{key}={text}" for key, text in named.items() if text is not None)])
+    if way is not Way.REFUSE and config["zookeeper.connect"] is not None:
+        raise ConfigError(f"`{way.value}` is about a single node's metadata store, and a cluster has a ZooKeeper: leave it out")
     folder = _data_folder(config, data)
     listeners = plan(config, listen, advertised)
     log.setup(log_level, config["penstock.log.format"], f"broker-{config['broker.id']}")
@@ -111,6 +114,8 @@ def command(
     server = Server(config, folder, listeners, way=way, forget=forget)
     descriptors.raise_limit()
     _give_memory_back()
+    if config["zookeeper.connect"] is not None:
+        importlib.import_module("penstock.broker.replication.joining")  # It declares failpoints; one node doesn't load it.
     failpoints.arm_from_environment()
     try:
         asyncio.run(_serve(server, folders))
@@ -153,7 +158,9 @@ def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
 def _check(config: BrokerConfig, folders: list[Path], listeners: list[Listener], forget: Path | None) -> None:
     """Say what would go wrong, one sentence a line, or that nothing would."""
     node_id = config["broker.id"]
-    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners, forget, http_address(config))
+    in_cluster = config["zookeeper.connect"] is not None
+    unique = list(dict.fromkeys(folders))
+    found = check.faults(node_id, unique, listeners, forget, http_address(config), in_cluster=in_cluster)
     for fault in found:
         click.echo(f"penstock: {fault}", err=True)
     if found:

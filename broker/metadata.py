@@ -36,6 +36,7 @@ from penstock.broker.store.sound import CHANGES, LastChange, check
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.durable import sync_folder
 from penstock.failpoints import declare, failpoint
+from penstock.hints import quoted
 
 BESIDE = f"{STORE}.restoring"
 COPIED = declare("metadata.copied", "a backup is copied, the damaged store is still in its place")
@@ -121,6 +122,29 @@ async def open_store(dirs: LogDirs, way: Way, most: int) -> EmbeddedStore:
         new_id = uuid_text(new_uuid())
         await loop.run_in_executor(None, _begin_again, path, wrong, past, dirs, new_id)
     return await EmbeddedStore.open(path, restored=way is Way.RESTORE, new_id=new_id)
+
+
+def check_alone(dirs: LogDirs) -> None:
+    """Raises FolderError if this broker is a member of a cluster: as a single node it would give epochs and offsets that the
+    cluster gives, too."""
+    for log_dir in dirs.online:
+        if log_dir.folder is not None and log_dir.folder.member_of:
+            raise FolderError(not_alone(log_dir.path, log_dir.folder.member_of))
+
+
+def not_alone(path: Path, place: str) -> str:
+    """Why a member's folder can't be used without its cluster: one sentence for the user, and what to do."""
+    return (
+        f"`{path}` belongs to a member of a cluster, whose metadata is at `{place}`, and `zookeeper.connect` isn't given: "
+        f"start it with `--zookeeper {quoted(place)}`"
+    )
+
+
+def set_store_aside(dirs: LogDirs) -> None:
+    """Give the store, which its broker needs no more, another name, and its backups, too. In a thread. Raises OSError."""
+    path = dirs.first.path / STORE
+    files = [path.with_name(f"{STORE}{suffix}") for suffix in ("-wal", "-shm", CHANGES)]
+    _set_aside(path, [*backups.files([log_dir.path for log_dir in dirs.online]), *files, path])  # It comes last: see `grow`.
 
 
 def _look(path: Path, past: _Past, named: str, way: Way) -> str:

@@ -38,7 +38,7 @@ from penstock.broker.faults import Faults
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, between_brokers, bind, refused
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.metadata import Way, name_store, open_store
+from penstock.broker.metadata import Way, check_alone, name_store, open_store
 from penstock.broker.store.base import NodeExistsError, NoNodeError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
@@ -216,11 +216,13 @@ class Server:
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
         store: Store
         if joining is None:
+            check_alone(dirs)
             store = self._store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
             self._undo.append(store.close)
             await _check_cluster(store, dirs.first)
         else:
             store = joining.store  # The folders were held against its cluster id already.
+            await joining.grow(dirs, self.config["max.partitions.per.topic"])
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
         self._undo.append(lambda: self._close_logs((executor, opening), dirs))

@@ -5,7 +5,7 @@ DIR, DIR/.lock              locked for the life of the process, a second broker 
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
-                            which Kafka leaves unread
+                            which Kafka leaves unread; of a member of a cluster `penstock.zookeeper`
 DIR/penstock-checkpoints    where each log begins and ends, as it was written last (pyx/log/checkpoint.py)
 DIR/penstock-log-ends       where each log ends, for the start after a kill -9 (pyx/log/endslots.pxd)
 DIR/penstock-clock          the latest time that its broker knew (lasttime.py); in the first folder only
@@ -46,6 +46,10 @@ STORE_ID = "penstock.metadata.store.id"
 """The key in meta.properties of the id of the metadata store that this broker had last: another one isn't its own."""
 
 
+MEMBER = "penstock.zookeeper"
+"""The key in meta.properties that says: this broker is a member of a cluster, whose metadata is there."""
+
+
 class FolderError(Exception):
     """The data folder can't be used; the text is one sentence for the user."""
 
@@ -62,6 +66,7 @@ class Identity:
     directory_id: str
     has_store: bool
     store_id: str
+    member_of: str = ""
 
 
 class DataFolder:
@@ -83,6 +88,7 @@ class DataFolder:
         self._incarnation = ""
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self.store_id = identity.store_id  # of that one; "" if it isn't known
+        self.member_of = identity.member_of  # where the metadata of its broker's cluster is; "" of a single node's
         self._lock = lock
 
     @classmethod
@@ -155,6 +161,12 @@ class DataFolder:
         if not self.has_store or self.store_id != store_id:
             self._put({HAS_STORE: STORE, STORE_ID: store_id})
             self.has_store, self.store_id = True, store_id
+
+    def join(self, place: str) -> None:
+        """Write down in meta.properties that its broker is a member of a cluster, whose metadata is there. Raises OSError."""
+        if self.member_of != place:
+            self._put({MEMBER: place})
+            self.member_of = place
 
     def _put(self, values: Mapping[str, str]) -> None:
         """Give keys of meta.properties these values; all other lines stay as they are."""
@@ -235,13 +247,23 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
             f"`log.dirs`; or, if one {META} is damaged, put the same `cluster.id` into all of them (the next start compares it "
             "with the metadata store's and says the right one)"
         )
-    return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""))
+    return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""), member_of(meta))
 
 
-def cluster_of(path: Path, node_id: int) -> str | None:
-    """The cluster that a folder says it belongs to; None: it says none yet. Raises FolderError, OSError."""
+def member_of(meta: Mapping[str, str]) -> str:
+    """Where the metadata of a broker's cluster is, by its meta.properties; "" of a single node."""
+    # Members of before had the cluster's id in place of their store's, and didn't say where it is.
+    return meta.get(MEMBER) or ("zookeeper" if meta.get(STORE_ID) == meta["cluster.id"] else "")
+
+
+def cluster_of(path: Path, node_id: int) -> tuple[str | None, str]:
+    """The cluster that a folder says it belongs to, and where that has its metadata ("": it is a single node's); None: it says
+    none yet. Raises FolderError, OSError."""
     file = path / META
-    return read_meta(file, node_id)[1]["cluster.id"] if file.exists() else None
+    if not file.exists():
+        return None, ""
+    _, meta = read_meta(file, node_id)
+    return meta["cluster.id"], member_of(meta)
 
 
 def read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:

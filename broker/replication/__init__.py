@@ -19,6 +19,7 @@ transactions    what this broker asks others of transactions
 fetching        the fetcher threads, and the connections that they want
 leftovers       what deleted topics have left in the log folders of a broker that was away
 configchanges   configs of topics that another broker has altered
+growth          a single node becomes the first broker of a cluster
 joining         the start of a broker that joins a cluster
 member          all of it together: one broker's membership
 """

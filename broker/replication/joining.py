@@ -11,7 +11,9 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Context
 from penstock.broker.listeners import Listener
 from penstock.broker.logs.folder import STORE, FolderError, cluster_of
+from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
+from penstock.broker.replication.growth import grow
 from penstock.broker.replication.member import Cluster
 from penstock.broker.replication.registration import address_of
 from penstock.broker.replication.session import SessionStore
@@ -31,17 +33,27 @@ class Joining:
         self._neighbours = neighbours
         self.store = SessionStore(_zookeeper(config) if neighbours is None else neighbours.sessions)
         self._lost: set[str] = set()
+        self._grows = False
 
     async def begin(self, first: Path) -> None:
         """Begin the session, and learn the cluster's id. first: the first log folder. Raises StoreError, FolderError."""
-        if (first / STORE).exists():
-            raise FolderError(
-                f"`{first}` holds the metadata store of a single node, which can't join a cluster yet: give this broker "
-                "another first log folder, or start it without `zookeeper.connect`"
-            )
+        own, place = await asyncio.get_running_loop().run_in_executor(None, cluster_of, first, self._node_id)
+        self._grows = own is not None and (first / STORE).exists()
+        if own is not None and not place and not self._grows and await asyncio.to_thread(_has_logs, first):
+            raise _unadopted(first)
         await self.store.begin()
-        own = await asyncio.get_running_loop().run_in_executor(None, cluster_of, first, self._node_id)
-        await self.store.agree_on_cluster(own)
+        if self._grows:
+            self.store.cluster_id = own or ""
+        else:
+            await self.store.agree_on_cluster(own, is_member=place != "")
+
+    async def grow(self, dirs: LogDirs, most: int) -> None:
+        """Once the log folders are locked: a single node's store becomes the cluster's. most: partitions that a topic may have.
+        Raises StoreError, FolderError, OSError."""
+        if self._grows:
+            await grow(self.store, self._node_id, dirs, most)
+        elif dirs.found() and not any(one.folder is not None and one.folder.member_of for one in dirs.online):
+            raise _unadopted(dirs.first.path)
 
     async def admit(self, context: Context, forget: Path | None) -> None:
         """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, FolderError,
@@ -52,7 +64,12 @@ class Joining:
         self._lost = set(known) - {log_dir.id for log_dir in dirs.online}
         await context.store.multi([await marks.log_dirs_node(there)])
         # A start without the cluster is refused from here on: this broker's topics aren't in any store of its own.
-        await loop.run_in_executor(None, dirs.first.mark_store, dirs.first.cluster_id)
+        await loop.run_in_executor(None, self._mark, dirs)
+
+    def _mark(self, dirs: LogDirs) -> None:
+        for log_dir in dirs.online:
+            assert log_dir.folder is not None
+            log_dir.folder.join(self.store.place)
 
     def on_failure(self, context: Context, failed: Callable[[], None]) -> None:
         """Say what ends the broker when it can't go on as a member, and who hears of deleted topics."""
@@ -85,6 +102,17 @@ class Joining:
             now_ms=context.now_ms,
             monotonic_ms=context.monotonic_ms,
         )
+
+
+def _has_logs(path: Path) -> bool:
+    return any(partition_of(folder.name) is not None and any(folder.glob("*.log")) for folder in path.glob("*-*"))
+
+
+def _unadopted(path: Path) -> FolderError:
+    return FolderError(
+        f"`{path}` holds topics and no metadata store: start this broker once without `zookeeper.connect`, so that it adopts "
+        "them, stop it, and start it again with it"
+    )
 
 
 def _zookeeper(config: BrokerConfig) -> ZooKeeperSessions:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from penstock import log
 from penstock.broker.store.base import (
@@ -49,6 +50,28 @@ ROOTS = (
 """Nodes that hold others: they are there before anything is read or watched."""
 
 
+class Claim(NamedTuple):
+    """What `/penstock/cluster` says. growing: the single node that is still being copied into the tree; {}: none is."""
+
+    cluster_id: str
+    growing: Mapping[str, Any]
+
+
+def claim_json(cluster_id: str, **growing: object) -> bytes:
+    """The content of `/penstock/cluster`."""
+    return to_json(version=1, id=cluster_id, **({"growing": growing} if growing else {}))
+
+
+async def read_claim(store: Store) -> Claim | None:
+    """What `/penstock/cluster` says; None: it isn't there. Raises StoreError."""
+    try:
+        data, _ = await store.get(paths.CLUSTER)
+    except NoNodeError:
+        return None
+    fields = Fields.read(paths.CLUSTER, data)
+    return Claim(fields.text("id"), fields.table("growing") if b'"growing"' in data else {})
+
+
 class SessionStore(Store):
     """A `Store` that is the present session's. Raises SessionLostError while there is none."""
 
@@ -62,14 +85,28 @@ class SessionStore(Store):
         self.cluster_id = ""
         """The cluster's id, once `agree_on_cluster` was called."""
 
-    async def agree_on_cluster(self, own: str | None) -> None:
-        """Read the cluster's id; the first broker of all gives it: its own, or a new one. Raises StoreError."""
+    async def agree_on_cluster(self, own: str | None, *, is_member: bool) -> None:
+        """Read the cluster's id; the first broker of all gives it: its own, or a new one. is_member: this broker was in a
+        cluster before. Raises StoreError."""
         while True:
+            claim = await read_claim(self)
+            if claim is not None and claim.growing:
+                raise StoreError(
+                    self.place,
+                    f"broker {claim.growing.get('broker')}, which was a single node, is being copied there: start it first, "
+                    "and this one once that is done",
+                )
             try:
                 data, _ = await self.get(paths.CLUSTER_ID)
             except NoNodeError:
-                with contextlib.suppress(NodeExistsError):
-                    await self.create(paths.CLUSTER_ID, to_json(version="1", id=own or uuid_text(new_uuid())), parents=True)
+                if is_member:
+                    raise StoreError(
+                        self.place, f"knows no cluster, and this broker is a member of {own}: is `zookeeper.connect` right?"
+                    ) from None
+                made = own or uuid_text(new_uuid())
+                named = Create(paths.CLUSTER_ID, to_json(version="1", id=made), parents=True)
+                with contextlib.suppress(NodeExistsError):  # Of two that begin at once one is the first.
+                    await self.multi([Create(paths.CLUSTER, claim_json(made)), named])
             else:
                 self.cluster_id = Fields.read(paths.CLUSTER_ID, data).text("id")
                 return
@@ -83,7 +120,7 @@ class SessionStore(Store):
         """A new session. Raises StoreError."""
         store = await self._sessions.begin()
         try:
-            await _make_roots(store)
+            await _make_roots(store, self.place)
         except BaseException:
             await store.close()
             raise
@@ -96,7 +133,7 @@ class SessionStore(Store):
             try:
                 return await self.begin()
             except StoreError as error:
-                _log.error("no session with %s: %s", self.place, error)
+                _log.error("no session with the metadata store at `%s`: %s", self.place, error)
                 await asyncio.sleep(AGAIN_S)
 
     @property
@@ -145,8 +182,10 @@ class SessionStore(Store):
             await store.close()
 
 
-async def _make_roots(store: Store) -> None:
-    """The nodes that hold others, and the first controller epoch."""
+async def _make_roots(store: Store, place: str) -> None:
+    """The nodes that hold others, and the first controller epoch. Raises StoreError, also where Apache's brokers are."""
+    if await store.exists("/penstock") is None and await store.exists(paths.CLUSTER_ID) is not None:
+        raise StoreError(place, "holds the cluster of brokers that aren't Penstock's: give another chroot")
     for path, data in (*((root, b"") for root in ROOTS), (paths.CONTROLLER_EPOCH, b"0")):
         if await store.exists(path) is None:
             try:

@@ -235,7 +235,7 @@ class Sessions(Protocol):
     """The tree of a cluster, as one of its brokers reaches it: sessions are begun here, one after the other."""
 
     place: str
-    """Where the tree is; for sentences."""
+    """Where the tree is: its servers, or its file."""
 
     async def begin(self) -> Store:
         """A new session, on the loop that will use it. Raises StoreError."""
@@ -292,6 +292,7 @@ class paths:
     GROUP_CONFIGS = "/config/groups"
     RESTORED = "/penstock/restored"
     MAKING = "/penstock/making"
+    CLUSTER = "/penstock/cluster"
     CHANGES = "/config/changes"
     INCARNATIONS = "/penstock/incarnations"
     ALIVE = "/penstock/alive"

@@ -135,7 +135,7 @@ class EmbeddedSessions(Sessions):
     """The sessions of one broker with a tree that brokers of one process share."""
 
     def __init__(self, shared: SharedTree, timeout_ms: int) -> None:
-        self.place = f"`{shared.path}`"
+        self.place = str(shared.path)
         self._shared = shared
         self._timeout_ms = timeout_ms
         self._present: EmbeddedStore | None = None

@@ -289,7 +289,7 @@ class ZooKeeperSessions(Sessions):
     """The sessions of one broker with the servers `HOST:PORT,HOST:PORT/chroot`. wait_s: how long one may take to begin."""
 
     def __init__(self, servers: str, timeout_ms: int, wait_s: float) -> None:
-        self.place = f"ZooKeeper at `{servers}`"
+        self.place = servers
         self._servers = servers
         self._timeout_ms = timeout_ms
         self._wait_s = wait_s
