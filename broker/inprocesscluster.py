@@ -71,7 +71,8 @@ class Cluster:
     def __init__(
         self, brokers: int = 3, *, data: str | Path | None = None, properties: Mapping[str, object] | None = None
     ) -> None:
-        given = {**dict.fromkeys(FACTORS, min(brokers, 3)), **(properties or {}), "zookeeper.connect": IN_PROCESS}
+        copies = {**dict.fromkeys(FACTORS, min(brokers, 3)), "transaction.state.log.min.isr": min(brokers, 2)}
+        given = {**copies, **(properties or {}), "zookeeper.connect": IN_PROCESS}
         self._own_folder = data is None
         self._data = Path(tempfile.mkdtemp(prefix="penstock-") if data is None else data)
         if self._own_folder:

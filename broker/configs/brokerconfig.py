@@ -311,7 +311,9 @@ def check_properties(config: Mapping[str, Any]) -> None:
 
 
 def _check_cluster(config: Mapping[str, Any]) -> None:
-    """One node has one copy of everything. Raises ConfigError."""
+    """One node has one copy of everything, and in a cluster others have what a power cut takes. Raises ConfigError."""
+    if config["zookeeper.connect"] is not None and config["penstock.transaction.flush"] == "true":
+        raise ConfigError("penstock.transaction.flush=true: in a cluster other brokers have what a power cut takes: remove it")
     for factor in ("default.replication.factor", *CLUSTER_DEFAULTS):
         if config["zookeeper.connect"] is None and config[factor] > 1:
             raise ConfigError(f"{factor}={config[factor]}: one node has one copy; a cluster's brokers have `zookeeper.connect`")

@@ -5,8 +5,7 @@ another is given. Kafka's properties that make no sense here are refused with wh
 What stands behind a topic's config is in `topicconfig.py`, the layers and what can be altered at run time in
 `brokerconfig.py`.
 
-Kept only: `min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy), and the rates of
-replication, which there is none of.
+Kept only: the rates of replication, which isn't throttled. Those of clusters have no effect on one node.
 """
 
 from __future__ import annotations
@@ -168,21 +167,21 @@ VALIDATE_RECORDS = ("none", "headers", "full")
 NOTHING = "nothing here depends on it: remove it"
 # Kafka's properties that have no place here -> what to do instead. `*` stands for anything.
 REFUSED = {
-    "process.roles": "every broker here is its own controller: remove it",
-    "controller.*": "every broker here is its own controller: remove it",
-    "early.start.listeners": "every broker here is its own controller: remove it",
-    "metadata.*": "the metadata store lies in the data folder and needs no settings: remove it",
+    "process.roles": "one node is its own controller, and a cluster elects one of its brokers: remove it",
+    "controller.*": "one node is its own controller, and a cluster elects one of its brokers: remove it",
+    "early.start.listeners": "no listener is a controller's alone: remove it",
+    "metadata.*": "the metadata store lies in the data folder, or in a cluster's ZooKeeper, and needs no settings: remove it",
     "zookeeper.*": "of ZooKeeper's properties `zookeeper.connect` and two timeouts are known: remove it",
     "broker.id.generation.enable": "ids are not generated: give `broker.id`",
     "reserved.broker.max.id": "ids are not generated: give `broker.id`",
-    "broker.heartbeat.interval.ms": "one node needs no heartbeats: remove it",
-    "broker.session.timeout.ms": "one node needs no heartbeats: remove it",
+    "broker.heartbeat.interval.ms": "brokers live as long as their sessions: set `zookeeper.session.timeout.ms`",
+    "broker.session.timeout.ms": "brokers live as long as their sessions: set `zookeeper.session.timeout.ms`",
     "inter.broker.protocol.version": "every version is spoken at once: remove it",
-    "control.plane.listener.name": "every broker here is its own controller: remove it",
-    "inter.broker.*": "one node talks to no other broker: remove it",
+    "control.plane.listener.name": "brokers reach each other by one listener: name it by `inter.broker.listener.name`",
+    "inter.broker.*": "only `inter.broker.listener.name` says something of connections between brokers: remove it",
     "log.message.downconversion.enable": "records are always converted for clients that can't read what is stored: remove it",
-    "replica.*": "one node replicates nothing: remove it",
-    "num.replica.*": "one node replicates nothing: remove it",
+    "replica.*": "of replicas' properties `replica.lag.time.max.ms` and four `replica.fetch.*` are known: remove it",
+    "num.replica.*": "of these only `num.replica.fetchers` is known: remove it",
     "num.io.threads": "requests are served where they are read: set `num.network.threads`",
     "background.threads": "requests are served where they are read: set `num.network.threads`",
     "queued.max.requests": "the bound is in bytes: set `queued.max.request.bytes`",

@@ -148,3 +148,12 @@ def test_only_topic_defaults_can_be_altered_at_run_time() -> None:
 def test_properties_of_groups_have_to_fit_each_other(wrong: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"group\."):
         load_config(overrides=wrong)
+
+
+def test_a_clusters_transactions_are_not_flushed_and_its_topics_may_have_copies() -> None:
+    clustered = ["zookeeper.connect=zk:2181/penstock"]
+    assert load_config(overrides=[*clustered, "transaction.state.log.min.isr=2"])["transaction.state.log.min.isr"] == 2
+    with pytest.raises(ConfigError, match=r"penstock\.transaction\.flush=true: in a cluster"):
+        load_config(overrides=[*clustered, "penstock.transaction.flush=true"])
+    with pytest.raises(ConfigError, match=r"brokers live as long as their sessions: set `zookeeper\.session"):
+        load_config(overrides=[*clustered, "broker.session.timeout.ms=9000"])
