@@ -328,7 +328,10 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
     if state == planned.state.written(planned.state.partition_epoch + 1):
         _confirm(controller, partition, state, now_ms, out)
     else:
+        # What was asked for may still come, over an older connection: with an entrant that has lost its log meanwhile, say. The
+        # same state is written once more then: a version that has moved ends it.
         image = controller.partitions[partition]
+        image.is_doubtful = state is not None and state.partition_epoch == planned.state.partition_epoch
         image.state = image.state if state is None else state
         image.log_ends.clear()
         _note_leader(controller, partition, image, now_ms)
@@ -447,7 +450,7 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
     image = controller.partitions[partition]
     handled, state = planning.see(image, controller.registrations), planning.plan(image, controller.registrations)
     ask = None
-    if state == image.state:
+    if state == image.state and not image.is_doubtful:
         image.handled, image.lost, image.wanted_leader = handled, {}, None
         state, ask = _next_ask(controller, partition, out)
         if ask is None:
@@ -512,7 +515,7 @@ def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, 
             out.append(AnswerAlter(planned.ask[0], AlterPartitionAnswer(planned.ask[1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         return
     controller.news.add(partition)
-    image.state, image.handled = state, planned.handled
+    image.state, image.handled, image.is_doubtful = state, planned.handled, False
     for broker, epoch in planned.lost.items():
         if image.lost.get(broker) == epoch:
             del image.lost[broker]

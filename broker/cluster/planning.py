@@ -34,6 +34,7 @@ class Image:
     patience_ms: int = -1  # unclean.recovery.timeout.ms; -1: for ever
     is_overdue: bool = False  # nobody has led for longer than that
     is_given_up: bool = False  # by an operator: what the seats hold and no live replica has
+    is_doubtful: bool = False  # a write of this state was asked for, and isn't there: it may still come
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
 

@@ -308,8 +308,9 @@ class ClusterWorld(Clockwork):
         self.count("put back")
 
     def pause(self, number: int, for_ms: int) -> None:
-        """SIGSTOP: mail piles up, timers come late."""
-        self.brokers[number].paused_until_ms = self.now_ms + for_ms
+        """SIGSTOP: mail piles up, timers come late. A second one makes it no shorter: mail would overtake mail then."""
+        broker = self.brokers[number]
+        broker.paused_until_ms = max(broker.paused_until_ms, self.now_ms + for_ms)
         self.note("pause", number, for_ms)
         self.count("pause")
 

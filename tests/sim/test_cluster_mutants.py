@@ -336,6 +336,63 @@ def old_controller_writes() -> None:
     world.release("store", 2)
 
 
+def trust_a_look(patch: Patch) -> None:
+    real = controller.on_state_read
+
+    def on_state_read(machine: Any, partition: Any, state: Any, now_ms: int) -> Any:
+        wait = machine.partitions[partition]
+        machine.partitions[partition] = Certain(wait)
+        try:
+            return real(machine, partition, state, now_ms)
+        finally:
+            machine.partitions[partition] = wait
+
+    patch.setattr(controller, "on_state_read", on_state_read)
+
+
+class Certain:
+    """An image of which nothing is doubtful."""
+
+    def __init__(self, image: Any) -> None:
+        object.__setattr__(self, "image", image)
+
+    def __getattr__(self, name: str) -> Any:
+        return False if name == "is_doubtful" else getattr(self.image, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.image, name, False if name == "is_doubtful" else value)
+
+
+def write_comes_late() -> None:
+    """The answer to the write of an entrance is lost, and a look shows that nothing was written. The entrant loses power and is
+    dealt with: it has no seat. Then the write comes.
+    """
+    world = CalmWorld()
+    assert world.produce(0)
+    world.die(1)
+    real, late = world.write, []
+
+    def write(broker: Any, operations: Any, done: Any) -> None:
+        if any(one.path.endswith("/state") for one in operations):
+            world.write = real  # type: ignore[method-assign]
+            late.append((broker.session, operations))
+            world.post("store", broker.id, lambda: done(controller.Outcome.UNKNOWN, "", 0))
+        else:
+            real(broker, operations, done)
+
+    world.write = write  # type: ignore[method-assign]
+    world.back(1)
+    world.power_cut(1, keep=0)
+    world.end_session(1)
+    world.hold("fetch", 0, 1)
+    world.back(1)
+    assert late
+    world._multi(*late[0])
+    world.release("fetch", 0, 1)
+    world.advance(leader.REPEAT_MS)
+    world.check_whole()
+
+
 def register_clean(patch: Patch) -> None:
     def on_lost(member: registration.Member) -> None:
         member.epoch, member.clean = NO_EPOCH, True
@@ -623,6 +680,7 @@ MUTANTS = {
     "answer-without-min": Mutant(keep_min_beside_state, min_isr_is_raised, "I3:"),
     "any-member-epoch": Mutant(count_any_incarnation, member_is_another_incarnation, "I3: .* and lacks"),
     "unclean-again": Mutant(take_out_again, controller_changes_after_recovery, "I3: .* and lacks"),
+    "late-write": Mutant(trust_a_look, write_comes_late, "I3: .* and lacks"),
     "no-controller-check": Mutant(write_unchecked, old_controller_writes, "I11:"),
     "register-clean": Mutant(register_clean, session_ends_before_a_look, "I3:"),
     "clean-at-restart": Mutant(restart_clean, process_ends_before_a_look, "I3:"),

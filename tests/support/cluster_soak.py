@@ -31,7 +31,7 @@ from support.patience import until
 
 TOPIC, PARTITIONS, FACTOR = "soak", 4, 3
 PAUSE_S = (0.2, 8.0)
-BODIES = (Load.idempotent, Load.idempotent, Load.watcher)
+BODIES = (Load.idempotent, Load.idempotent, Load.member, Load.watcher)
 
 
 class ClusterSoak:
@@ -53,9 +53,9 @@ class ClusterSoak:
         self.world.start()
         self.world.create(TOPIC, PARTITIONS, FACTOR, min_insync_replicas="2")
         self.until_whole()
-        self.load = Load(self.world.bootstrap, TOPIC, PARTITIONS, self._seed, rest_s=0.01)
+        self.load = Load(self.world.bootstrap, TOPIC, PARTITIONS, self._seed, rest_s=0.01, stay_s=10.0)
         self.load.start(*BODIES)
-        self.load.wait_for(acknowledged=100)
+        self.load.wait_for(acknowledged=100, commits=1, ends=1)
 
     def until_whole(self) -> None:
         """All live, and all partitions have all their replicas in sync."""
@@ -68,7 +68,7 @@ class ClusterSoak:
         """The cluster becomes whole and serves, whatever has happened."""
         self.until_whole()
         assert self.load is not None
-        self.load.wait_for(acknowledged=50, ends=1)
+        self.load.wait_for(acknowledged=50, commits=1, ends=1)
 
     def close(self) -> None:
         """End it all."""
