@@ -64,5 +64,5 @@ class Coordinators:
 
     def topic_deleted(self, name: str) -> None:
         """Forget a deleted topic's committed offsets and transactions' partitions."""
-        self.groups.topic_deleted(name, lambda: groupoffsets.TopicDeleted(name))
-        self.transactions.topic_deleted(name, lambda: transaction_events.TopicDeleted(name))
+        self.groups.topic_deleted(name)
+        self.transactions.topic_deleted(name)

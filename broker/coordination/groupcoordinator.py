@@ -24,7 +24,7 @@ from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat
 from penstock.broker.coordination.consumergroups.settings import settings_of
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup, ConsumerRecord, Environment, TopicFacts
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
-from penstock.broker.coordination.groupoffsets import Commit, Expire, Marker
+from penstock.broker.coordination.groupoffsets import Commit, Expire, Marker, TopicDeleted
 from penstock.broker.coordination.leads import LeadState, Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.offsets import OffsetRecord
@@ -229,9 +229,12 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         answer: int | dict[TopicPartition, int] = await self.ask(name, event)
         return answer
 
-    def _has_topic(self, group: AnyGroup, name: str) -> bool:
-        """Whether it has offsets of the topic; the other groups see the deletion by the catalog's version."""
-        return group.offsets.has_topic(name)
+    def _topics_of(self, group: AnyGroup) -> Iterable[str]:
+        """Those of its offsets; that a topic is gone which it only reads, a group sees by the catalog's version."""
+        return group.offsets.topics()
+
+    def _deletion(self, topic: str) -> TopicDeleted:
+        return TopicDeleted(topic)
 
     def marker_written(self, partition: int, producer_id: int, commit: bool) -> None:
         """A producer's marker is in that partition of `__consumer_offsets`, and committed."""

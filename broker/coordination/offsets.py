@@ -13,8 +13,9 @@ plain commit made while a transaction was open is not undone by the marker of an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from penstock.broker.coordination.machines import TopicPartition
 
@@ -137,11 +138,9 @@ class Offsets:
             for pending in self.transactional.values():
                 pending.pop(partition, None)
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether anything is stored, or on its way, of that topic."""
-        if any(name == topic for name, _ in self.committed) or any(name == topic for name, _ in self.in_flight):
-            return True
-        return any(name == topic for pending in self.transactional.values() for name, _ in pending)
+    def topics(self) -> Iterator[str]:
+        """The topic of each commit that is stored, or on its way."""
+        return (name for name, _ in chain(self.committed, self.in_flight, *self.transactional.values()))
 
     def partitions(self) -> set[TopicPartition]:
         """Every partition that has a commit, visible or not."""

@@ -21,6 +21,10 @@ class OtherBrokers(Protocol):
         """Ask the broker that coordinates a transaction; the error code of each partition."""
         ...
 
+    def lease_is_over(self) -> bool:
+        """Whether another broker may coordinate what this one does."""
+        ...
+
 
 class Commits(Protocol):
     """See `penstock.broker.replication.commits`."""

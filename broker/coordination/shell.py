@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +35,7 @@ from penstock.broker.coordination.machines import Append, Appended, Now, Reply, 
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.timers import Entry, Machine, Timers
 from penstock.broker.logs.folderthreads import FolderThreads
+from penstock.broker.store.base import StoreError
 from penstock.broker.topic import internal_settings
 from penstock.broker.turns import TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -52,6 +53,8 @@ SWEEP_AT_ONCE = 200
 ANSWERED_AT_ONCE = 64
 # How long a request waits for the commit of what it has appended: Kafka's `offsets.commit.timeout.ms`.
 COMMIT_PATIENCE_MS = 5_000
+# Between two questions to a store that can't be asked.
+STORE_AGAIN_S = 1.0
 
 _log = log.get(__name__)
 
@@ -71,6 +74,7 @@ class Coordinator(ABC, Generic[M]):
         self._beside = tasks.Group(f"coordinator of {self.topic}")
         self._asking: dict[asyncio.Future[Any], Entry[M]] = {}  # requests that wait for an answer
         self._partitions = 0  # of the internal topic; 0 until it exists
+        self._why_not = ""  # what was said of a topic that couldn't be made
         self._leads: dict[int, Lead[M]] = {}
         self._readers = FolderThreads(f"{self.topic}-load", 1)
         self._order = TurnOrder()
@@ -100,9 +104,13 @@ class Coordinator(ABC, Generic[M]):
     def _act(self, entry: Entry[M], action: object) -> object | None:
         """Carry out an action that only one of them has; the event that follows at once, if any."""
 
-    def _has_topic(self, machine: M, name: str) -> bool:
-        """Whether a machine has to hear that a topic was deleted."""
-        return True
+    @abstractmethod
+    def _topics_of(self, machine: M) -> Iterable[str]:
+        """The topics of which a machine has something."""
+
+    @abstractmethod
+    def _deletion(self, topic: str) -> object:
+        """The event that tells a machine of a topic's deletion."""
 
     def now(self) -> Now:
         """This moment."""
@@ -116,6 +124,9 @@ class Coordinator(ABC, Generic[M]):
         try:
             topic = await self._parts.topics.ensure(self.topic, count, configs)
         except KafkaError as error:
+            if error.what != self._why_not:  # Clients ask again and again.
+                self._why_not = error.what
+                _log.warning("topic=%s can't be made, so nothing is coordinated: %s", self.topic, error.what)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
         self._partitions = len(topic.partitions)
         if self.is_alone:  # It is new: there is nothing to read.
@@ -153,6 +164,9 @@ class Coordinator(ABC, Generic[M]):
         lead = self._leads.get(self.partition_of(name))
         if lead is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates {name}")
+        cluster = self._parts.cluster
+        if cluster is not None and cluster.lease_is_over():
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker may coordinate {name} by now")
         if lead.state is LeadState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {name} is being read")
         if lead.state is LeadState.UNREADABLE or (self._strays and name not in self.entries and self._has_unreadable()):
@@ -336,23 +350,23 @@ class Coordinator(ABC, Generic[M]):
         else:
             self._timers.arm(entry)
 
-    def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
-        """Feed it to every machine; when it was our own topic that went, forget everything that stood in it."""
+    def topic_deleted(self, name: str) -> None:
+        """Tell every machine that has something of it; when it was our own topic that went, forget all that stood in it."""
         if name != self.topic:
             for lead in self._leads.values():
                 if lead.state is LeadState.LOADING:
-                    lead.missed.append(partial(self._tell_deleted, lead.entries, name, event))
-            self._tell_deleted(self.entries, name, event)
+                    lead.missed.append(partial(self._tell_deleted, lead.entries, name))
+            self._tell_deleted(self.entries, name)
             return
         _log.warning("topic=%s was deleted: forgetting %d machines", name, len(self.entries))
         for partition in list(self._leads):
             self.resigned(partition)
         self._partitions = self._strays = 0
 
-    def _tell_deleted(self, entries: Mapping[str, Entry[M]], name: str, event: Callable[[], object]) -> None:
+    def _tell_deleted(self, entries: Mapping[str, Entry[M]], name: str) -> None:
         for entry in list(entries.values()):
-            if self._has_topic(entry.machine, name):
-                self._feed(entry, event())
+            if name in self._topics_of(entry.machine):
+                self._feed(entry, self._deletion(name))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
@@ -442,6 +456,28 @@ class Coordinator(ABC, Generic[M]):
                 "topic=%s partition=%d epoch=%d: coordinates %d names since %d ms after its election", self.topic, partition,
                 lead.epoch, len(lead.entries), self._parts.monotonic_ms() - begun_ms,
             )  # fmt: skip
+            await self._find_deletions(partition, lead)
+
+    async def _find_deletions(self, partition: int, lead: Lead[M]) -> None:
+        """Topics whose deletion no coordinator of this partition has lived to hear of. The store is asked, since the picture of
+        a topic may come late; none is believed to be gone that this broker sees, as something new may be stored of it.
+        """
+        names: set[str] = set()
+        async for entry in Turns(self._order).each(list(lead.entries.values())):
+            names.update(self._topics_of(entry.machine))
+        topics = self._parts.topics
+        for name in sorted(names):
+            while topics.get(name) is None and self._leads.get(partition) is lead:
+                try:
+                    is_deleted = await topics.is_deleted(name)
+                except StoreError as error:
+                    _log.warning("whether topic=%s was deleted can't be asked now: %s", name, error)
+                    await asyncio.sleep(STORE_AGAIN_S)
+                    continue
+                if is_deleted and topics.get(name) is None:
+                    _log.info("topic=%s is gone, and so is what %s-%d has of it", name, self.topic, partition)
+                    self._tell_deleted(lead.entries, name)
+                break
 
     async def _read(self, loading: Loading[M], partition: int, lead: Lead[M]) -> None:
         """Read a partition up to where it ends now, in turns with the loop's other work; its disk is waited for in a thread."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from penstock import log
 from penstock.broker.configs.features import TRANSACTION_VERSION
@@ -30,6 +30,7 @@ from penstock.broker.coordination.transactions.events import (
     MarkersWritten,
     PowerCut,
     ProducerResult,
+    TopicDeleted,
     WriteMarkers,
 )
 from penstock.broker.coordination.transactions.partitions import verify
@@ -94,6 +95,12 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
         return statelog.encode_transaction_record(name, record)
+
+    def _topics_of(self, machine: Transaction) -> Iterable[str]:
+        return () if machine.facts is None else (topic for topic, _ in machine.facts.partitions)
+
+    def _deletion(self, topic: str) -> TopicDeleted:
+        return TopicDeleted(topic)
 
     async def init(self, name: str, event: Init) -> ProducerResult:
         """InitProducerId of a transactional id. Raises KafkaError."""

@@ -72,7 +72,7 @@ class Broker:
             features=Features(),
             entities=SimpleNamespace(get=lambda entity: {}),
             config=SCHEMA.parse({}),
-            topics=SimpleNamespace(get=lambda name: topic if name == GROUP_OFFSETS else None, all=lambda: [topic], version=0),
+            topics=SimpleNamespace(get=lambda name: topic, all=lambda: [topic], version=0),
             log_manager=self.logs,
             commits=self.commits,
             cluster=None,

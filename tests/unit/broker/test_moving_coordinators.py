@@ -49,6 +49,8 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.topics: dict[str, Any] = {}
+        self.deleted: set[str] = set()
+        self.lease_is_over = False
         self.epoch = 3
         self.versions = itertools.count()
         config = SCHEMA.parse({"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1"})
@@ -57,15 +59,24 @@ class World:
             entities=SimpleNamespace(get=lambda entity: {}),
             config=config,
             topics=SimpleNamespace(
-                get=self.topics.get, all=lambda: list(self.topics.values()), version=0, partition=self.state
+                get=self.topics.get,
+                all=lambda: list(self.topics.values()),
+                version=0,
+                partition=self.state,
+                is_deleted=self.is_deleted,
             ),
             log_manager=LOGS,
             commits=Commits(LOGS),
+            cluster=SimpleNamespace(lease_is_over=lambda: self.lease_is_over),
             node_id=1,
             now_ms=lambda: time.time_ns() // 1_000_000,
             age_now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )
+
+    async def is_deleted(self, name: str) -> bool:
+        """As the store says."""
+        return name in self.deleted
 
     def state(self, name: str, index: int) -> Any:
         return self.topics[name].partitions[index]
@@ -385,6 +396,38 @@ def test_markers_and_deletions_that_come_while_a_log_is_loaded_count(play: Play)
         while ("gone", 0) in machine.offsets.committed:
             world.catch_up()
             await asyncio.sleep(0.001)
+
+    play(steps)
+
+
+def test_a_deletion_that_no_coordinator_has_heard_of_is_found_in_the_store(play: Play) -> None:
+    async def steps(world: World) -> None:
+        await world.begin()
+        for topic in ("missed", "unseen"):
+            place = {(topic, 0): Committed(4, -1, "", -1)}
+            await world.answered(world.groups.commit("g", Commit(None, "", None, -1, place)))
+        world.resign()
+        world.deleted.add("missed")
+        await world.begin()
+        machine = world.groups.look_up("g")
+        assert machine is not None
+        while ("missed", 0) in machine.offsets.committed:
+            world.catch_up()
+            await asyncio.sleep(0.001)
+        assert ("unseen", 0) in machine.offsets.committed
+
+    play(steps)
+
+
+def test_nothing_is_coordinated_while_the_lease_is_over(play: Play) -> None:
+    async def steps(world: World) -> None:
+        await world.begin()
+        await world.answered(world.groups.commit("g", commit(5)))
+        world.lease_is_over = True
+        assert world.refusal() == ErrorCode.NOT_COORDINATOR
+        assert await code_of(world.groups.ask("g", join())) == ErrorCode.NOT_COORDINATOR
+        world.lease_is_over = False
+        assert world.position() == 5
 
     play(steps)
 
