@@ -1,10 +1,15 @@
-"""What brokers ask each other of transactions, as values."""
+"""What brokers ask each other of transactions, as values: a transaction's coordinator, and the leaders of its partitions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Partition = tuple[str, int]
+
+ANY_EPOCH = -1
+"""In place of a leader epoch: whoever asks knows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +21,31 @@ class Verification:
     producer_epoch: int
     partitions: tuple[Partition, ...]
     adds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction. coordinator_epoch: the leader epoch of the transaction's partition of `__transaction_state`.
+    version: 2 if the epoch is above that of the transaction's records (KIP-890).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerWrite:
+    """A marker for partitions that one broker leads, each with the leader epoch in which it does."""
+
+    marker: Marker
+    leader_epochs: Mapping[Partition, int]
+
+
+class MarkerAnswer(NamedTuple):
+    """NONE: the marker is committed. is_open: an older transaction of its producer is open in the partition, or may be."""
+
+    error: int
+    is_open: bool = False

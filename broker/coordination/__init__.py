@@ -15,6 +15,8 @@ offsetrequest           requests that commit or delete offsets: what they ask fo
 offsets                 the committed offsets of one group, with those of open transactions
 grouplag                how far groups are behind, in records and in seconds
 transactioncoordinator  transactional ids, and the markers of their transactions
+markers                 transaction markers, as the leader of a partition appends them
+delivery                the way of a transaction's markers to the leaders of its partitions, in a cluster
 transactions/           a transactional id as a state machine
 verification            whether a producer may begin its transaction in a partition: its coordinator is asked
 transactionalproduce    a produce that begins a transaction in a partition

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
+from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.store.base import Store
 from penstock.broker.topics.changes import Topics
-from penstock.broker.transactionmessages import Verification
+from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.pyx.log.logmanager import LogManager
 
 
 class OtherBrokers(Protocol):
-    """What the coordinators ask of the other brokers of a cluster. Each raises ConnectionError where nobody has answered."""
+    """What the coordinators ask of the other brokers of a cluster. Raises ConnectionError where nobody has answered."""
 
     async def verify(self, broker: int, question: Verification) -> Sequence[int]:
         """Ask the broker that coordinates a transaction; the error code of each partition."""
@@ -23,6 +24,18 @@ class OtherBrokers(Protocol):
 
     def lease_is_over(self) -> bool:
         """Whether another broker may coordinate what this one does."""
+        ...
+
+    async def write_markers(self, broker: int, write: MarkerWrite) -> Mapping[TopicPartition, MarkerAnswer]:
+        """Have a broker append markers to partitions that it leads; what it has answered."""
+        ...
+
+    async def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether a partition that isn't known here was deleted, by the metadata store. Raises nothing: False."""
+        ...
+
+    async def next_picture(self, timeout_s: float) -> None:
+        """Wait until the controller tells of brokers or partitions, or the time is over. Raises nothing."""
         ...
 
 

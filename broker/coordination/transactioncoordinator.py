@@ -1,8 +1,8 @@
 """The transaction coordinator: producer ids, transactional ids, and the markers of their transactions.
 
-Markers of a transaction are appended to the data partitions as the shell appends records; after one in
-`__consumer_offsets` the groups of that partition hear of it, so that the offsets of the transaction become
-visible or vanish with it.
+Markers of a transaction are appended to the data partitions as the shell appends records, in a cluster by the leaders of
+these; after one in `__consumer_offsets` the groups of that partition hear of it, so that the offsets of the transaction
+become visible or vanish with it (`markers.py`, `delivery.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from penstock import log
 from penstock.broker.configs.features import TRANSACTION_VERSION
 from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import powercut, statelog
+from penstock.broker.coordination.delivery import Delivery
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.leads import Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
-from penstock.broker.coordination.parts import Parts
+from penstock.broker.coordination.markers import FENCED, Markers
+from penstock.broker.coordination.parts import OtherBrokers, Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
 from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
@@ -27,6 +29,7 @@ from penstock.broker.coordination.transactions import machine as transaction_mac
 from penstock.broker.coordination.transactions.events import (
     End,
     Init,
+    MarkersLate,
     MarkersWritten,
     PowerCut,
     ProducerResult,
@@ -36,28 +39,27 @@ from penstock.broker.coordination.transactions.events import (
 from penstock.broker.coordination.transactions.partitions import verify
 from penstock.broker.coordination.transactions.producers import needs_producer_id
 from penstock.broker.coordination.transactions.state import (
-    EPOCH_MAX,
     Transaction,
     TransactionConfig,
     TransactionRecord,
     TransactionState,
     is_disposable,
 )
-from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.topic import TRANSACTION_STATE
+from penstock.broker.transactionmessages import Marker
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.record.rawbatch import RawBatch, marker
+from penstock.pyx.record.rawbatch import RawBatch
 
-BEFORE_MARKER = declare("coordinator.before_marker", "before each transaction marker is appended")
+BEFORE_MARKERS = declare("coordinator.before_markers", "in a cluster: a transaction is decided, its markers aren't sent")
 AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, completion isn't stored")
 
 # Markers that are written before the loop may do something else; a transaction of more partitions takes turns.
 MARKERS_AT_ONCE = 64
 # Producers that are fenced before the loop may do something else.
 FENCED_AT_ONCE = 200
-
-# What a partition answers to a marker whose producer, or coordinator, is a newer one there.
-FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+# In a cluster: the client hears of a decision after this time, though its markers are still on their way.
+LATE_S = 0.2
 
 _log = log.get(__name__)
 
@@ -69,7 +71,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def __init__(self, parts: Parts, group_coordinator: GroupCoordinator) -> None:
         super().__init__(parts)
-        self._groups = group_coordinator
+        self.markers = Markers(parts, group_coordinator)
+        self._delivery = Delivery(parts, self.markers)
         config = parts.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id, parts.now_ms)
@@ -112,7 +115,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def end(self, name: str, event: End) -> ProducerResult:
         """EndTxn. Raises KafkaError."""
         self._check_recovered()
-        if event.commit and self._flushes.covers(name):
+        if event.commit and self._covers(name):
             await self._flush_written(name)
         result = await self._ask_with_id(name, event)
         if not event.raises_epoch:
@@ -124,10 +127,14 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def _flush_answer(self, name: str, result: ProducerResult) -> None:
         """With `penstock.transaction.flush`: what an answer says is on the disk before it is given. Raises KafkaError."""
         entry = self.entries.get(name)
-        if not self._flushes.covers(name) or result.error != ErrorCode.NONE or entry is None:
+        if not self._covers(name) or result.error != ErrorCode.NONE or entry is None:
             return
         if not await self._flush([(self.topic, entry.partition)]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of {name} can't be flushed now")
+
+    def _covers(self, name: str) -> bool:
+        """Whether what a transactional id's transactions write is flushed. In a cluster a power cut takes one of the copies."""
+        return self.is_alone and self._flushes.covers(name)
 
     def _check_recovered(self) -> None:
         if self.is_cut:  # Until all logs are open nobody can tell what is left of a transaction.
@@ -191,16 +198,37 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
-        if self._flushes.covers(entry.name) or len(action.partitions) > MARKERS_AT_ONCE:
+        if self._parts.cluster is not None:
+            self.spawn(self._deliver(self._parts.cluster, entry, action))
+            return None
+        if self._covers(entry.name) or len(action.partitions) > MARKERS_AT_ONCE:
             self.spawn(self._write_many(entry, action))
             return None
         partitions = sorted(action.partitions)
         return self._markers_written(self._write(entry, action, partitions))
 
+    async def _deliver(self, cluster: OtherBrokers, entry: Entry[Transaction], action: WriteMarkers) -> None:
+        """In a cluster."""
+        failpoint(BEFORE_MARKERS)
+        marker = self._marker(entry, action)
+        late = asyncio.get_running_loop().call_later(LATE_S, self._feed, entry, MarkersLate())
+        try:
+            wanted = await self._delivery.deliver(
+                cluster, marker, action.partitions, lambda: self.entries.get(entry.name) is entry
+            )
+        finally:
+            late.cancel()
+        if wanted:
+            self._feed(entry, self._markers_written(all_written=True))
+
+    def _marker(self, entry: Entry[Transaction], action: WriteMarkers) -> Marker:
+        epoch = self.epoch_of(entry.partition)
+        return Marker(action.producer_id, action.producer_epoch, action.commit, epoch, action.version)
+
     async def _write_many(self, entry: Entry[Transaction], action: WriteMarkers) -> None:
         """In turns with the loop's other work; with `penstock.transaction.flush` a commit's decision is on the disk before
         its markers are written, and they are before the transaction is complete."""
-        partitions, flushes = sorted(action.partitions), self._flushes.covers(entry.name)
+        partitions, flushes = sorted(action.partitions), self._covers(entry.name)
         decided = all_written = not (flushes and action.commit) or await self._flush([(self.topic, entry.partition)])
         if decided:
             for at in range(0, len(partitions), MARKERS_AT_ONCE):
@@ -215,29 +243,16 @@ class TransactionCoordinator(Coordinator[Transaction]):
         return MarkersWritten(all_written, decided)
 
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
-        epoch = self._parts.topics.partition(self.topic, entry.partition).leader_epoch
+        marker = self._marker(entry, action)
         all_written = True
         for partition in partitions:
             if self._is_deleted(partition):
                 continue
-            error = self.write_marker(
-                partition, action.producer_id, action.producer_epoch, action.commit, epoch, action.version
-            )
-            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided. From
-            # version 2 on one of the marker's epoch or above is a later transaction: this one's marker is there already.
-            below = action.producer_epoch if action.version >= 2 else EPOCH_MAX + 1
-            is_open = error in FENCED and self._has_open(partition, action.producer_id, below)
+            error = self.markers.write(partition, marker)
+            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided.
+            is_open = error in FENCED and self.markers.has_open(partition, marker)
             all_written = all_written and (error == ErrorCode.NONE or (error in FENCED and not is_open))
         return all_written
-
-    def _has_open(self, partition: TopicPartition, producer_id: int, below: int = EPOCH_MAX + 1) -> bool:
-        """Whether a producer has an open transaction of an epoch below that one in that partition, or it can't be known."""
-        try:
-            producers = self._parts.log_manager.producers(*partition)
-        except KafkaError:
-            return True
-        mine = (one for one in producers if one.producer_id == producer_id and one.producer_epoch < below)
-        return any(one.txn_first_offset >= 0 for one in mine)
 
     def _folder_of(self, partition: TopicPartition) -> str:
         """The id of the log folder that a partition lies in; "" if there is no such partition."""
@@ -248,36 +263,6 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """Such a partition needs no marker; one whose log only isn't open yet does."""
         topic = self._parts.topics.get(partition[0])
         return topic is None or not 0 <= partition[1] < len(topic.partitions)
-
-    def write_marker(
-        self,
-        partition: TopicPartition,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        coordinator_epoch: int,
-        version: int = 0,
-    ) -> int:
-        """Append a marker to a partition and inform the groups if it is one of theirs: an error code.
-
-        From version 2 on (KIP-890) a marker whose epoch is that of an open transaction's records is refused: it is an
-        older transaction's, come late.
-        """
-        failpoint(BEFORE_MARKER)
-        topic, index = partition
-        batch = marker(commit, producer_id, producer_epoch, coordinator_epoch, self._parts.now_ms())
-        log_manager = self._parts.log_manager
-        try:
-            (log_manager.append_marker if version >= 2 else log_manager.append)(topic, index, batch)
-        except KafkaError as error:
-            _log.warning("marker refused: %s topic=%s partition=%d", error, topic, index)
-            return error.code
-        except OSError as error:
-            _log.error("marker failed: %s topic=%s partition=%d", error, topic, index)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if topic == GROUP_OFFSETS:
-            self._groups.marker_written(index, producer_id, commit)
-        return ErrorCode.NONE
 
     def _load_batch(self, loading: Loading[Transaction], raw: RawBatch) -> None:
         if raw.is_control:
@@ -334,7 +319,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _end_left_open(self, one: powercut.Open, its_fate: powercut.Fate) -> None:
         topic, index = one.partition
         what = f"topic={topic} partition={index} producer_id={one.producer_id} epoch={one.producer_epoch}"
-        if its_fate is powercut.Fate.LISTED or not self._has_open(one.partition, one.producer_id):
+        if its_fate is powercut.Fate.LISTED or not self.markers.is_open(one.partition, one.producer_id):
             return
         if its_fate is powercut.Fate.UNKNOWN or self._has_unreadable():
             _log.error(
@@ -343,7 +328,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
             )  # fmt: skip
             return
         commit = its_fate is powercut.Fate.COMMIT
-        error = self.write_marker(one.partition, one.producer_id, one.producer_epoch, commit, max(0, one.coordinator_epoch))
+        marker = Marker(one.producer_id, one.producer_epoch, commit, max(0, one.coordinator_epoch))
+        error = self.markers.write(one.partition, marker)
         said = "committed, as its state says" if commit else "aborted"
         if error == ErrorCode.NONE:
             _log.warning("a transaction that was open was %s: %s", said, what)

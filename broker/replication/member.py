@@ -45,7 +45,7 @@ from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import Store, StoreError
-from penstock.broker.transactionmessages import Verification
+from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, raise_for
 from penstock.pyx.log.logmanager import LogManager
@@ -104,7 +104,7 @@ class Cluster:
         self._monotonic_ms = monotonic_ms
         self._member = Member(node_id, uuid_text(new_uuid()), clean)
         self._peers = Peers(node_id, cluster_id, prepare)
-        self._transactions = TransactionPeers(node_id, cluster_id, prepare)
+        self._transactions = TransactionPeers(node_id, cluster_id, lambda: self._member.epoch, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
         self._replicas = Replicas(
@@ -390,6 +390,22 @@ class Cluster:
     async def verify(self, broker: int, question: Verification) -> Sequence[int]:
         """Ask the broker that coordinates a transaction; the error code of each partition. Raises ConnectionError."""
         return await self._transactions.verify(broker, question)
+
+    async def write_markers(self, broker: int, write: MarkerWrite) -> Mapping[Partition, MarkerAnswer]:
+        """Have a broker append markers to partitions that it leads; what it has answered. Raises ConnectionError."""
+        return await self._transactions.write_markers(broker, write)
+
+    async def is_gone(self, partition: Partition) -> bool:
+        """Whether a partition that isn't known here was deleted, by the metadata store. If that can't be asked: False."""
+        try:
+            return await self._topics.is_gone(partition)
+        except StoreError as error:
+            _log.warning("nobody knows whether topic=%s partition=%d was deleted: %s", *partition, error)
+            return False
+
+    async def next_picture(self, timeout_s: float) -> None:
+        """Wait until the controller tells of brokers or partitions, or the time is over."""
+        await self._topics.next_picture(timeout_s)
 
     async def _alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
         """As a leader: ask the controller. Raises OSError."""

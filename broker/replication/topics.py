@@ -8,6 +8,7 @@ from the store: when a topic is seen for the first time, and when a node below `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple
@@ -161,6 +162,25 @@ class ClusterTopics(Topics):
         for sentence in said:
             _log.warning("topic=%s: %s", name, sentence)
         return configs
+
+    async def is_gone(self, partition: Partition) -> bool:
+        """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. Raises
+        StoreError."""
+        name, index = partition
+        await self._store.sync()
+        if await self._store.exists(paths.deleted_topic(name)) is not None:
+            return True
+        try:
+            data, _ = await self._store.get(paths.topic(name))
+        except NoNodeError:
+            return True
+        return str(index) not in Fields.read(paths.topic(name), data).table("partitions")
+
+    async def next_picture(self, timeout_s: float) -> None:
+        """Wait until the controller's next picture is shown, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._shown.wait()
 
     async def _until(self, is_done: Callable[[], bool], what: str) -> None:
         """Until the controller's picture shows it. Raises KafkaError REQUEST_TIMED_OUT."""

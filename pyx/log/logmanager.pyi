@@ -96,7 +96,7 @@ class LogManager(ReplicaTable):
         NOT_ENOUGH_REPLICAS while fewer are in sync than min.insync.replicas says, and, with `led_since` >= 0,
         NOT_LEADER_OR_FOLLOWER unless this broker has led since that leader epoch without a pause."""
 
-    def append_marker(self, topic: str, partition: int, records: bytes) -> Appended:
+    def append_marker(self, topic: str, partition: int, records: bytes, led_since: int = -1) -> Appended:
         """Append a marker of transactions v2 (KIP-890): refused when a transaction of its own epoch is open.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and as `append`.

@@ -239,9 +239,9 @@ cdef class LogManager(ReplicaTable):
         """Append as a coordinator; see logmanager.pyi."""
         return self._append(topic, partition, records, COORDINATOR, led_since)
 
-    def append_marker(self, str topic, int partition, bytes records):
+    def append_marker(self, str topic, int partition, bytes records, int led_since=NO_EPOCH):
         """Append a marker of transactions v2; see logmanager.pyi."""
-        return self._append(topic, partition, records, MARKER, NO_EPOCH)
+        return self._append(topic, partition, records, MARKER, led_since)
 
     def append_client(self, str topic, int partition, bytes records):
         """Append as a client; see logmanager.pyi."""

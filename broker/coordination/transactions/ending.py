@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.broker.coordination.machines import Now, Reply
-from penstock.broker.coordination.transactions.events import AfterChange, End, MarkersWritten, Out, ProducerResult
+from penstock.broker.coordination.transactions.events import AfterChange, End, MarkersLate, MarkersWritten, Out, ProducerResult
 from penstock.broker.coordination.transactions.producers import fenced
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
@@ -129,6 +129,11 @@ def on_markers_written(transaction: Transaction, event: MarkersWritten, now: Now
         if event.decided:
             answer_end(transaction, out)
         retry_later(transaction, now)
+
+
+def on_markers_late(transaction: Transaction, event: MarkersLate, now: Now, out: Out) -> None:
+    if transaction.markers_in_flight:
+        answer_end(transaction, out)
 
 
 def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> None:

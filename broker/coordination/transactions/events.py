@@ -68,6 +68,11 @@ class MarkersWritten:
 
 
 @dataclass(slots=True)
+class MarkersLate:
+    """Markers are on their way for so long that the client needn't wait for them."""
+
+
+@dataclass(slots=True)
 class TopicDeleted:
     """A topic is gone: its partitions need no marker."""
 

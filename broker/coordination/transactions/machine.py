@@ -12,7 +12,7 @@ change of state is a record (TransactionLogValue): first it is appended, then it
 while that goes on other requests hear CONCURRENT_TRANSACTIONS. The Prepare record decides: from then on the
 markers are written, after a crash again, until all partitions have them. EndTxn is answered after the first
 try of the markers, a little later than Apache Kafka does, so that an ordinary client's next transaction
-needn't wait.
+needn't wait; in a cluster before, if that takes long.
 
 A producer is fenced by raising the epoch: InitProducerId raises it, and so does the abort of a transaction
 that is too old or whose producer was replaced (KIP-98, KIP-360 for producers that go on after an error).
@@ -30,13 +30,14 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.broker.coordination.machines import NEVER, Appended, Now, Tick
-from penstock.broker.coordination.transactions.ending import on_end, on_markers_written
+from penstock.broker.coordination.transactions.ending import on_end, on_markers_late, on_markers_written
 from penstock.broker.coordination.transactions.events import (
     AddPartitions,
     AfterChange,
     End,
     Expire,
     Init,
+    MarkersLate,
     MarkersWritten,
     Out,
     PowerCut,
@@ -121,6 +122,7 @@ _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
     AddPartitions: on_add_partitions,
     End: on_end,
     Appended: on_appended,
+    MarkersLate: on_markers_late,
     MarkersWritten: on_markers_written,
     Init: on_init,
     TopicDeleted: on_topic_deleted,
