@@ -183,18 +183,15 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def verify(self, name: str, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
         """Whether a partition is in the ongoing transaction of that producer: an error code."""
-        machine = self.find(name)
-        if machine is None:
-            return self._unknown(name)
-        return verify(machine, producer_id, producer_epoch, partition)
-
-    def _unknown(self, name: str) -> int:
-        """An id without a machine: no producer's, or of a partition that could not be read."""
         try:
-            self.check_served(name)
+            machine = self.look_up(name)
         except KafkaError as error:
             return error.code
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return (
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            if machine is None
+            else verify(machine, producer_id, producer_epoch, partition)
+        )
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
