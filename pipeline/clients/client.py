@@ -40,6 +40,20 @@ HIGHEST: dict[int, int] = {
 PURPOSES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
 
 
+class Unsure:
+    """Whether a change may have been made by a try whose answer was lost: what a later try finds may be its own work."""
+
+    def __init__(self) -> None:
+        self.may_be_made = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaError) and error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
+            self.may_be_made = True
+
+
 class _Node:
     """Reconnection state of one broker: no attempt before `not_before` (loop time)."""
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.errors import ErrorCode
-from penstock.pipeline.clients.client import Client, TopicPartition
+from penstock.pipeline.clients.client import Client, TopicPartition, Unsure
 from penstock.pipeline.clients.fanout import ask_brokers
 from penstock.pipeline.clients.partitionlists import by_topic, number, offset_topics, partition_codes
 from penstock.pyx.wire import messages
@@ -110,8 +110,16 @@ async def delete_groups(client: Client, groups: Sequence[str]) -> None:
     """Delete groups without members, with their offsets."""
 
     for group in groups:
-        request = messages.DeleteGroupsRequest(groups_names=[group])
-        await _ask(client, group, request, lambda answer: [result.error_code for result in answer.results])
+        await client.retry(partial(_delete_group, client, group, Unsure()))
+
+
+async def _delete_group(client: Client, group: str, unsure: Unsure) -> None:
+    accept = frozenset({int(ErrorCode.GROUP_ID_NOT_FOUND)}) if unsure.may_be_made else frozenset()
+    with unsure:
+        await client.ask_coordinator(
+            group, "group", messages.DeleteGroupsRequest(groups_names=[group]), accept=accept,
+            codes=lambda answer: [result.error_code for result in answer.results],
+        )  # fmt: skip
 
 
 async def describe_group(client: Client, group: str) -> messages.DescribeGroupsResponse.DescribedGroup:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
-from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition
+from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition, Unsure
 from penstock.pyx.wire import messages
 
 CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
@@ -27,10 +27,9 @@ async def create_topics(
     request_type = messages.CreateTopicsRequest
     settings = [request_type.CreatableTopicConfig(name=name, value=str(value)) for name, value in (configs or {}).items()]
     made: set[str] = set()
-    unsure = False  # a try whose answer was lost may have created them
+    unsure = Unsure()
 
     async def attempt() -> None:
-        nonlocal unsure
         topics = [
             request_type.CreatableTopic(
                 name=name, num_partitions=count, replication_factor=replication_factor, configs=settings
@@ -39,17 +38,14 @@ async def create_topics(
             if name not in made
         ]
         request = request_type(topics=topics, timeout_ms=client.config["request.timeout.ms"])
-        try:
+        with unsure:
             for topic in (await _ask_controller(client, request)).topics:
                 there = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-                if there and not exist_ok and not unsure:
+                if there and not exist_ok and not unsure.may_be_made:
                     raise KafkaError(topic.error_code, f"create `{topic.name}`")
                 if topic.error_code and not there:
                     raise KafkaError(topic.error_code, f"create `{topic.name}`: {topic.error_message}")
                 made.add(topic.name)
-        except KafkaError as error:
-            unsure = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
-            raise
 
     await client.retry(attempt, also=CONTROLLER_WAIT)
     for name in counts:
@@ -64,35 +60,39 @@ async def _seen(client: Client, topic: str) -> list[int]:
 
 async def delete_topics(client: Client, names: Iterable[str], *, missing_ok: bool = False) -> None:
     """Delete topics by name."""
-    left = list(names)
+    left, unsure = list(names), Unsure()
 
     async def attempt() -> None:
         request = messages.DeleteTopicsRequest(topic_names=left, timeout_ms=client.config["request.timeout.ms"])
-        answer = await _ask_controller(client, request)
-        for topic in answer.responses:
-            gone = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if gone and not missing_ok:
-                raise _Final(topic.error_code, f"delete `{topic.name}`")
-            if topic.error_code and not gone:
-                raise KafkaError(topic.error_code, f"delete `{topic.name}`")
-            if topic.name in left:
-                left.remove(topic.name)
+        with unsure:
+            for topic in (await _ask_controller(client, request)).responses:
+                gone = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if gone and not missing_ok and not unsure.may_be_made:
+                    raise _Final(topic.error_code, f"delete `{topic.name}`")
+                if topic.error_code and not gone:
+                    raise KafkaError(topic.error_code, f"delete `{topic.name}`")
+                if topic.name in left:
+                    left.remove(topic.name)
 
     await client.retry(attempt, also=CONTROLLER_WAIT)
 
 
 async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
     """Grow topics to these partition counts."""
-    request_topic = messages.CreatePartitionsRequest.CreatePartitionsTopic
+    request_topic, unsure = messages.CreatePartitionsRequest.CreatePartitionsTopic, Unsure()
 
     async def attempt() -> None:
         request = messages.CreatePartitionsRequest(
             topics=[request_topic(name=name, count=count, assignments=None) for name, count in counts.items()],
             timeout_ms=client.config["request.timeout.ms"],
         )
-        answer = await _ask_controller(client, request)
-        for topic in answer.results:
-            raise_for(topic.error_code, f"grow `{topic.name}`: {topic.error_message}")
+        with unsure:
+            for topic in (await _ask_controller(client, request)).results:
+                if topic.error_code == ErrorCode.INVALID_PARTITIONS and unsure.may_be_made:
+                    grown = await client.metadata([topic.name], refresh=True)
+                    if len(grown.topic(topic.name).partitions) == counts[topic.name]:
+                        continue
+                raise_for(topic.error_code, f"grow `{topic.name}`: {topic.error_message}")
 
     await client.retry(attempt, also=CONTROLLER_WAIT)
     for name in counts:
