@@ -165,13 +165,21 @@ class Cluster:
         nothing comes through."""
         self._links.cut(one, other, one_way=one_way)
 
+    def cut_store(self, number: int) -> None:
+        """Cut a broker off from the metadata tree, as from a ZooKeeper: its session ends by its timeout, and it hears of that
+        only after `heal`. Other brokers and clients still reach it."""
+        if number in self._sessions:
+            self._running_tree.call(self._sessions[number].cut())
+
     def heal(self) -> None:
         """Mend all cuts; TCP takes as much longer as they took at most."""
         self._links.heal()
+        for sessions in self._sessions.values() if self._tree is not None else ():
+            self._running_tree.call(sessions.heal())
 
     def close(self) -> None:
         """Stop all brokers; a temporary folder is removed."""
-        self._links.heal()
+        self.heal()
         failure: BaseException | None = None
         for broker in self.brokers.values():
             broker.resume()

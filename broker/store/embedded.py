@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,8 @@ class EmbeddedStore(Store):
         self._session = session
         self._owns_tree = owns_tree
         self._abandoned = False
+        self._reachable = asyncio.Event()
+        self._reachable.set()
 
     @property
     def session_timeout_ms(self) -> int:
@@ -108,10 +111,32 @@ class EmbeddedStore(Store):
         """Be heard of no more, as one whose process was killed: every call raises SessionLostError and has no effect, `close`
         too, and the session ends by its timeout."""
         self._abandoned = self._session.is_silent = True
+        self._reachable.set()
+
+    async def cut(self) -> None:
+        """Cut the session off from the tree, as a network does: calls wait, watches and the end of the session aren't heard of,
+        until `heal`. From any loop."""
+
+        def work() -> None:
+            self._session.tell(self._reachable.clear)
+            self._session.is_cut = True
+
+        await self.shared.run("/", work)
+
+    async def heal(self) -> None:
+        """End what `cut` has begun. From any loop."""
+
+        def work() -> None:
+            self._session.heal()
+            self._session.tell(self._reachable.set)
+
+        await self.shared.run("/", work)
 
     async def close(self) -> None:
         """End the session, and close a tree of its own; nothing can be called afterwards, also when a StoreError is raised."""
         try:
+            if self._session.is_cut:
+                self.abandon()
             if not self._abandoned:
                 await self.shared.run("/", lambda: self.shared.end(self._session))
         finally:
@@ -121,6 +146,8 @@ class EmbeddedStore(Store):
     async def _run(self, path: str, work: Callable[[], T]) -> T:
         if path != "/":
             check_path(path)
+
+        await self._reachable.wait()
 
         def alive() -> T:
             if self._abandoned:
@@ -139,12 +166,12 @@ class EmbeddedSessions(Sessions):
         self._shared = shared
         self._timeout_ms = timeout_ms
         self._present: EmbeddedStore | None = None
-        self._abandoned = False
+        self._abandoned = self._is_cut = False
 
     async def begin(self) -> EmbeddedStore:
         """See `Sessions.begin`."""
-        if self._abandoned:
-            raise StoreError(self.place, "its broker was killed")
+        if self._abandoned or self._is_cut:
+            raise StoreError(self.place, "it can't be reached")
         self._present = await EmbeddedStore.begin(self._shared, timeout_ms=self._timeout_ms)
         return self._present
 
@@ -158,3 +185,15 @@ class EmbeddedSessions(Sessions):
         """End the present session as a server would that hasn't heard from it. From any loop."""
         if self._present is not None:
             await self._present.expire()
+
+    async def cut(self) -> None:
+        """Cut the present session off from the tree (`EmbeddedStore.cut`), and begin none. From any loop."""
+        self._is_cut = True
+        if self._present is not None:
+            await self._present.cut()
+
+    async def heal(self) -> None:
+        """End what `cut` has begun. From any loop."""
+        self._is_cut = False
+        if self._present is not None:
+            await self._present.heal()

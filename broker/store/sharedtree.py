@@ -134,6 +134,9 @@ class Session:
         """When its loop was heard of last."""
         self.is_silent = False
         """Whether nothing is heard of it any more, though its loop may run."""
+        self.is_cut = False
+        """Whether nothing comes through to its loop, and so nothing back. Changed by the tree's thread alone."""
+        self._held: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self.number = 0
         """The owner of its ephemeral nodes; no two sessions of a file share one."""
         self.changed = asyncio.Event()
@@ -142,9 +145,19 @@ class Session:
         self._loop = asyncio.get_running_loop()
 
     def tell(self, hear: Callable[..., object], *arguments: object) -> None:
-        """Have this called on the loop, from any thread."""
+        """Have this called on the loop, from any thread; later, while it is cut off."""
+        if self.is_cut:
+            self._held.append((hear, arguments))
+            return
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is left to hear it.
             self._loop.call_soon_threadsafe(hear, *arguments)
+
+    def heal(self) -> None:
+        """Let through what was held back."""
+        self.is_cut = False
+        held, self._held = self._held, []
+        for hear, arguments in held:
+            self.tell(hear, *arguments)
 
     def beat(self) -> None:
         """On its loop: it runs."""

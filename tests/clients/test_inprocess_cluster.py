@@ -146,6 +146,18 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(penstock_clust
     assert consume(penstock_cluster, "cut", 20) == values(0, 20)
 
 
+def test_a_leader_that_is_cut_off_from_the_store_is_replaced_and_comes_back(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "apart", min_insync_replicas="2")
+    produce(penstock_cluster, "apart", values(0, 10))
+    leader = penstock_cluster.leader("apart", 0)
+    penstock_cluster.cut_store(leader)
+    until(lambda: penstock_cluster.leader("apart", 0) not in {-1, leader}, "another leader")
+    assert produce(penstock_cluster, "apart", values(10, 10)) == list(range(10, 20))
+    penstock_cluster.heal()
+    until_in_sync(penstock_cluster, "apart", {1, 2, 3})
+    assert consume(penstock_cluster, "apart", 20) == values(0, 20)
+
+
 def test_all_of_them_killed_at_once_lose_nothing(penstock_cluster: Cluster) -> None:
     create(penstock_cluster, "all")
     produce(penstock_cluster, "all", values(0, 100))
