@@ -1,4 +1,4 @@
-"""A change whose answer is lost was made: our admin client doesn't take its own change, found by the next try, for a refusal."""
+"""A change whose answer is lost was made: our admin client doesn't take its own change for a refusal at the next try."""
 
 from __future__ import annotations
 
