@@ -351,17 +351,19 @@ class Coordinator(ABC, Generic[M]):
             self._timers.arm(entry)
 
     def topic_deleted(self, name: str) -> None:
-        """Tell every machine that has something of it; when it was our own topic that went, forget all that stood in it."""
+        """Tell every machine that has something of it. When it was our own topic that went, forget all that stood in it: in a
+        cluster by resignations, since roles in a topic of the same name may have come before."""
         if name != self.topic:
             for lead in self._leads.values():
                 if lead.state is LeadState.LOADING:
                     lead.missed.append(partial(self._tell_deleted, lead.entries, name))
             self._tell_deleted(self.entries, name)
             return
-        _log.warning("topic=%s was deleted: forgetting %d machines", name, len(self.entries))
-        for partition in list(self._leads):
-            self.resigned(partition)
         self._partitions = self._strays = 0
+        if self.is_alone:
+            _log.warning("topic=%s was deleted: forgetting %d machines", name, len(self.entries))
+            for partition in list(self._leads):
+                self.resigned(partition)
 
     def _tell_deleted(self, entries: Mapping[str, Entry[M]], name: str) -> None:
         for entry in list(entries.values()):
@@ -436,8 +438,20 @@ class Coordinator(ABC, Generic[M]):
             _log.info("topic=%s partition=%d: another broker coordinates %d names", self.topic, partition, len(gone))
 
     async def _take_over(self, partition: int, lead: Lead[M]) -> None:
-        """Read a partition, and coordinate it once all that was read is committed: else an answer could be gone after the next
-        election. A load that a resignation overtakes has no effect."""
+        """Read a partition and coordinate it, or say why not. A load that a resignation overtakes has no effect."""
+        try:
+            await self._load(partition, lead)
+        except Exception:  # noqa: BLE001 - who asks must not wait for the end of loading for ever
+            _log.exception("topic=%s partition=%d is not coordinated", self.topic, partition)
+            if self._leads.get(partition) is lead:
+                self.resigned(partition)
+                self._leads[partition] = Lead(lead.epoch, LeadState.UNREADABLE)
+            return
+        if self._leads.get(partition) is lead:
+            await self._find_deletions(partition, lead)
+
+    async def _load(self, partition: int, lead: Lead[M]) -> None:
+        """Serve a partition once all that was read is committed: else an answer could be gone after the next election."""
         begun_ms, loading = self._parts.monotonic_ms(), self._new_loading()
         await self._read(loading, partition, lead)
         while self._leads.get(partition) is lead and lead.state is LeadState.LOADING:
@@ -456,7 +470,6 @@ class Coordinator(ABC, Generic[M]):
                 "topic=%s partition=%d epoch=%d: coordinates %d names since %d ms after its election", self.topic, partition,
                 lead.epoch, len(lead.entries), self._parts.monotonic_ms() - begun_ms,
             )  # fmt: skip
-            await self._find_deletions(partition, lead)
 
     async def _find_deletions(self, partition: int, lead: Lead[M]) -> None:
         """Topics whose deletion no coordinator of this partition has lived to hear of. The store is asked, since the picture of

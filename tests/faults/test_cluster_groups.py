@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
 
 from penstock.broker.coordination.statelog import java_hash_partition
+from penstock.broker.process import BrokerProcess
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import Message
@@ -29,6 +30,7 @@ from penstock.pyx.wire.messages import (
 )
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.harness import WireConnection
+from support.kafka_jars import java
 from support.patience import until
 from support.zookeeper import ZooKeeper
 
@@ -130,9 +132,9 @@ def test_positions_that_were_answered_outlive_the_coordinator(world: ClusterProc
 
     try:
         read(50)
-        for _ in range(2):
+        for ends in (BrokerProcess.kill, BrokerProcess.stop, BrokerProcess.kill):
             first = coordinator(world, group)
-            world.brokers[first].kill()
+            ends(world.brokers[first])
             others = {1, 2, 3} - {first}
             coordinator(world, group, among=others)
             assert answered <= committed(world, group, "t") <= asked
@@ -392,3 +394,17 @@ def test_the_coordinators_of_all_groups_are_asked_for_what_they_have(world: Clus
     for future in admin.delete_consumer_groups(sorted(names)).values():
         future.result(WAIT_S)
     assert not names & {one.group_id for one in admin.list_consumer_groups().result(WAIT_S).valid}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_javas_consumer_reads_in_a_group(world: ClusterProcesses, protocol: str) -> None:
+    world.create("t", min_insync_replicas="2")
+    fill(world, "t", 100)
+    for part in (60, 40):
+        said = java(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", world.bootstrap, "--topic", "t", "--group",
+            "java", "--from-beginning", "--max-messages", str(part), "--timeout-ms", "60000", "--command-property",
+            f"group.protocol={protocol}",
+        )  # fmt: skip
+        assert len(said.splitlines()) == part
+    assert committed(world, "java", "t") == 100
