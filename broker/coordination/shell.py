@@ -35,7 +35,6 @@ from penstock.broker.coordination.machines import Append, Appended, Now, Reply, 
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.timers import Entry, Machine, Timers
 from penstock.broker.logs.folderthreads import FolderThreads
-from penstock.broker.store.base import StoreError
 from penstock.broker.topic import internal_settings
 from penstock.broker.turns import TurnOrder, Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -53,8 +52,8 @@ SWEEP_AT_ONCE = 200
 ANSWERED_AT_ONCE = 64
 # How long a request waits for the commit of what it has appended: Kafka's `offsets.commit.timeout.ms`.
 COMMIT_PATIENCE_MS = 5_000
-# Between two questions to a store that can't be asked.
-STORE_AGAIN_S = 1.0
+# How long the picture of a topic that the store has is waited for before the store is asked again.
+PICTURE_S = 5.0
 
 _log = log.get(__name__)
 
@@ -478,19 +477,15 @@ class Coordinator(ABC, Generic[M]):
         names: set[str] = set()
         async for entry in Turns(self._order).each(list(lead.entries.values())):
             names.update(self._topics_of(entry.machine))
-        topics = self._parts.topics
+        topics, cluster = self._parts.topics, self._parts.cluster
         for name in sorted(names):
-            while topics.get(name) is None and self._leads.get(partition) is lead:
-                try:
-                    is_deleted = await topics.is_deleted(name)
-                except StoreError as error:
-                    _log.warning("whether topic=%s was deleted can't be asked now: %s", name, error)
-                    await asyncio.sleep(STORE_AGAIN_S)
-                    continue
-                if is_deleted and topics.get(name) is None:
+            while cluster is not None and topics.get(name) is None and self._leads.get(partition) is lead:
+                if not await cluster.is_gone((name, 0)):  # The picture comes, or the store can't be asked now.
+                    await cluster.next_picture(PICTURE_S)
+                elif topics.get(name) is None:
                     _log.info("topic=%s is gone, and so is what %s-%d has of it", name, self.topic, partition)
                     self._tell_deleted(lead.entries, name)
-                break
+                    break
 
     async def _read(self, loading: Loading[M], partition: int, lead: Lead[M]) -> None:
         """Read a partition up to where it ends now, in turns with the loop's other work; its disk is waited for in a thread."""

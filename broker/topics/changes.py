@@ -122,11 +122,6 @@ class Topics(Image):
         self.check_is_there(topic)
         return answer
 
-    async def is_deleted(self, name: str) -> bool:
-        """Whether the store has no such topic, though one that is just made may not be seen here yet. Raises StoreError."""
-        await self._store.sync()
-        return await self._store.exists(paths.topic(name)) is None
-
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
         """Raise KafkaError if such a topic can't be created; changes nothing."""
         check_name(name)

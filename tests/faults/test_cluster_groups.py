@@ -408,3 +408,22 @@ def test_javas_consumer_reads_in_a_group(world: ClusterProcesses, protocol: str)
         )  # fmt: skip
         assert len(said.splitlines()) == part
     assert committed(world, "java", "t") == 100
+
+
+def test_names_without_a_leader_wait_for_it_and_lose_nothing(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, offsets_topic_num_partitions=PARTITIONS, offsets_topic_replication_factor=1) as world:
+        world.create("t")
+        assert heard(lambda: commit(world, "g", 5)) == 0
+        only = world.until_led(OFFSETS, by={1, 2, 3}, partition=home("g"))
+        others = {1, 2, 3} - {only}
+        world.brokers[only].kill()
+        world.until_known(others)
+
+        def is_refused() -> bool:
+            with WireConnection(world.brokers[min(others)].bootstrap) as wire:
+                return bool(wire.ask(FindCoordinatorRequest(key="g"), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        until(is_refused, "nobody to coordinate it", world.log_text)
+        world.brokers[only].start()
+        world.until_known({1, 2, 3})
+        assert committed(world, "g", "t") == 5

@@ -63,20 +63,23 @@ class World:
                 all=lambda: list(self.topics.values()),
                 version=0,
                 partition=self.state,
-                is_deleted=self.is_deleted,
             ),
             log_manager=LOGS,
             commits=Commits(LOGS),
-            cluster=SimpleNamespace(lease_is_over=lambda: self.lease_is_over),
+            cluster=SimpleNamespace(lease_is_over=lambda: self.lease_is_over, is_gone=self.is_gone, next_picture=self.picture),
             node_id=1,
             now_ms=lambda: time.time_ns() // 1_000_000,
             age_now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )
 
-    async def is_deleted(self, name: str) -> bool:
+    async def is_gone(self, partition: Key) -> bool:
         """As the store says."""
-        return name in self.deleted
+        return partition[0] in self.deleted
+
+    async def picture(self, timeout_s: float) -> None:
+        """Another one from the controller."""
+        await asyncio.sleep(0.01)
 
     def state(self, name: str, index: int) -> Any:
         return self.topics[name].partitions[index]
