@@ -361,7 +361,9 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
         if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
             image.lost[request.broker] = image.without_log[request.broker] = request.broker_epoch
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
-            image.least_epoch = max(image.least_epoch, told.last_epoch)
+            # A broker that knows a newer state of this epoch has it from this controller, or from a store that went back.
+            if told.last_epoch > role.state.leader_epoch or image.state.partition_epoch == role.state.partition_epoch:
+                image.least_epoch = max(image.least_epoch, told.last_epoch)
         elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)

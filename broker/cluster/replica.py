@@ -4,16 +4,18 @@
                 │            ▲
                 └─► FENCED ──┘                  nobody leads, or this broker's registration is over
 
-A role changes only by a state that isn't older, by leader epoch and by partition epoch. A replica that was fenced doesn't lead
-the same epoch again: the controller gives a new epoch to a leader that registered again (*two histories of one epoch*).
+A role changes only by a state that isn't older: by leader epoch, and by partition epoch within one leader epoch. A replica that
+was fenced doesn't lead the same epoch again: the controller gives a new epoch to a leader that registered again (*two
+histories of one epoch*).
 
 A log that should be there and isn't, or is damaged, is answered with KAFKA_STORAGE_ERROR. The controller takes this broker out
 of that ISR and ELR, and only then the log is made, empty, as a follower's (*a removed folder that comes back empty and leads*).
 The caller has to remember that a log isn't whole until a role was taken, through restarts, too: recovery cuts a damaged log, so
 the next start finds one that is whole, only shorter (*and with its seat*).
 
-A log whose last epoch is above the one that is told is answered with FENCED_LEADER_EPOCH and that epoch; the controller goes on
-above it (*a store that was restored from a copy gives an epoch twice*).
+A log whose last epoch is above the one that is told, or a role of a later epoch, is answered with FENCED_LEADER_EPOCH and that
+epoch; the controller goes on above it (*a store that was restored from a copy gives an epoch twice*). Then versions and zxids
+begin again lower: so the leader epoch alone decides where it differs.
 """
 
 from __future__ import annotations
@@ -77,12 +79,8 @@ def on_role(
 ) -> RoleAnswer:
     """Take a role. is_whole: the log is there, and recovery found in it all that it should hold."""
     state, known = role.state, replica.state
-    if known is not None and (
-        state.leader_epoch < known.leader_epoch
-        or state.partition_epoch < known.partition_epoch
-        or (replica.broker_epoch != NO_EPOCH and broker_epoch < replica.broker_epoch)
-    ):
-        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH)
+    if known is not None and _is_older(replica, state, known, broker_epoch):
+        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, known.leader_epoch, log.end)
     if log.last_epoch > state.leader_epoch:
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, log.last_epoch, log.end)
     if not is_whole and holds_seat(replica.broker, state):
@@ -100,6 +98,15 @@ def on_role(
         _drop_lead(replica, Role.FOLLOWER)
     move_high_watermark(replica, log)
     return RoleAnswer(ErrorCode.NONE, log.last_epoch, log.end)
+
+
+def _is_older(replica: Replica, state: LeaderAndIsr, known: LeaderAndIsr, broker_epoch: int) -> bool:
+    """Whether a state is older than the newest that this broker has heard of."""
+    if state.leader_epoch != known.leader_epoch:
+        return state.leader_epoch < known.leader_epoch
+    return state.partition_epoch < known.partition_epoch or (
+        replica.broker_epoch != NO_EPOCH and broker_epoch < replica.broker_epoch
+    )
 
 
 def holds_seat(broker: int, state: LeaderAndIsr) -> bool:

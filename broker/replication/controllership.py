@@ -441,6 +441,7 @@ class Term:
 
     async def _begin(self) -> None:
         """Read what there is, and give it to the machine."""
+        self._looking.add("topics")  # A watch that fires meanwhile asks for one more look, after this one.
         await self._store.sync()
         brokers = await read_brokers(self._store, self._on_brokers)
         self._topics = await self._stored_topics()
@@ -451,7 +452,10 @@ class Term:
         self._carry_out(out)
         self._look_again("deletions", self._read_deleted)
         self._on_preferred("", Event.CREATED)
-        self._on_topics("", Event.CHILDREN)  # What came between the two looks.
+        self._looking.discard("topics")
+        if "topics" in self._dirty:
+            self._dirty.discard("topics")
+            self._look_again("topics", self._read_topics)
 
     def _on_brokers(self, _: str, __: Event) -> None:
         self._look_again("brokers", self._read_brokers)

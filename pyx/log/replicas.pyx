@@ -21,10 +21,12 @@ cdef int64_t LONG_AGO_MS = -(<int64_t>1 << 62)
 
 # --- roles --------------------------------------------------------------------------------------------------
 cdef bint _is_older(const PartitionLog* p, const RoleTerms* terms) noexcept nogil:
+    # With a store that was put back from a copy versions and zxids begin again lower, but never a leader epoch.
+    cdef bint is_same = terms.leader_epoch == p.leader_epoch and p.partition_epoch != NO_EPOCH
     return (
         terms.leader_epoch < p.leader_epoch
-        or terms.partition_epoch < p.partition_epoch
-        or (p.broker_epoch != NO_EPOCH and terms.broker_epoch < p.broker_epoch)
+        or (is_same and terms.partition_epoch < p.partition_epoch)
+        or (is_same and p.broker_epoch != NO_EPOCH and terms.broker_epoch < p.broker_epoch)
         or last_batch_epoch(p) > terms.leader_epoch
     )
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from penstock.broker.process import PROGRAM, BrokerProcess
 from support.cluster_clients import Writer, check, check_answered, write
-from support.cluster_world import ClusterProcesses, cluster
+from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.harness import output
 from support.patience import until
 from support.zookeeper import ZooKeeper
@@ -153,6 +154,45 @@ def test_a_log_that_was_repaired_has_no_seat(pair: ClusterProcesses) -> None:
     pair.brokers[1].start()
     pair.until_led("t", by={1, 2}, isr={1, 2})
     assert pair.state("t")["unclean_epoch"] >= 0
+
+
+def tree(client: KazooClient, path: str) -> dict[str, bytes]:
+    """All nodes from a path on that stay when sessions end."""
+    data, stat = client.get(path)
+    found = {} if stat.ephemeralOwner else {path: data}
+    for name in client.get_children(path):
+        found.update(tree(client, f"{path.rstrip('/')}/{name}"))
+    return found
+
+
+def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pair: ClusterProcesses) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    writers = [write(pair, "t")]
+    client = KazooClient(hosts=pair.servers)
+    client.start(WAIT_S)
+    try:
+        copy = tree(client, "/")
+        for number in (1, 2, 1):
+            pair.brokers[number].restart()
+            pair.until_led("t", by={1, 2}, isr={1, 2})
+            writers.append(write(pair, "t"))
+        before = pair.state("t")["leader_epoch"]
+        for number in (1, 2):
+            pair.pause(number)
+        for name in set(client.get_children("/")) - {"zookeeper"}:
+            client.delete(f"/{name}", recursive=True)
+        for path, data in copy.items():
+            if path != "/" and not path.startswith("/zookeeper"):
+                client.create(path, data)
+    finally:
+        client.stop()
+        client.close()
+    for number in (1, 2):
+        pair.resume(number)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    check_answered(pair, "t", *writers, write(pair, "t"))
+    assert pair.state("t")["leader_epoch"] > before
 
 
 def cut_power(broker: BrokerProcess, topic: str, keep: int) -> None:
