@@ -277,6 +277,12 @@ def on_wish(
     return _step(controller, [partition], now_ms)
 
 
+def on_log_dir_failure(controller: Controller, broker: int, now_ms: int) -> Out:
+    """A broker has lost a log folder: it is told all its roles again, and answers which of them it can't have."""
+    _tell_all(controller, broker)
+    return _step(controller, [], now_ms)
+
+
 def refuse_election(controller: Controller, partition: Partition, *, gives_up: bool) -> int:
     """Why an election that somebody asks for isn't held: of the preferred leader, or, if it `gives_up`, of any live replica."""
     image = controller.partitions.get(partition)

@@ -54,6 +54,7 @@ from penstock.broker.replication.reading import (
     controller_of,
     read_brokers,
     read_deleted,
+    read_log_dir_event,
     read_one_state,
     read_preferred,
     read_states,
@@ -452,6 +453,7 @@ class Term:
         self._carry_out(out)
         self._look_again("deletions", self._read_deleted)
         self._on_preferred("", Event.CREATED)
+        self._on_log_dirs("", Event.CREATED)
         self._looking.discard("topics")
         if "topics" in self._dirty:
             self._dirty.discard("topics")
@@ -465,6 +467,9 @@ class Term:
 
     def _on_deleted(self, _: str, __: Event) -> None:
         self._look_again("deletions", self._read_deleted)
+
+    def _on_log_dirs(self, _: str, __: Event) -> None:
+        self._look_again("log folders", self._read_log_dirs)
 
     def _on_preferred(self, _: str, __: Event) -> None:
         self._look_again("preferred leaders", self._read_preferred)
@@ -531,6 +536,24 @@ class Term:
                 if image.state.min_isr != topic.min_isr:
                     out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr)
         return out
+
+    async def _read_log_dirs(self) -> None:
+        """Brokers whose log folders have failed are told all roles: they answer which replicas they have no longer."""
+        for name in await self._store.children(paths.LOG_DIR_EVENTS, self._on_log_dirs):
+            path = f"{paths.LOG_DIR_EVENTS}/{name}"
+            try:
+                data, _ = await self._store.get(path)
+                broker = read_log_dir_event(path, data)
+            except NoNodeError:
+                continue
+            except BadValueError as error:
+                _log.error("the failure of a log folder can't be read: %s", error)
+            else:
+                _log.warning("a log folder of broker %d has failed: others lead what it led there", broker)
+                self._put(partial(machine.on_log_dir_failure, self._controller, broker, self._clock()))
+                await self._settle()
+            with contextlib.suppress(NoNodeError):
+                await self._store.multi([*machine.guard(self._controller), Delete(path)])
 
     async def _read_preferred(self) -> None:
         """What an old tool has asked for by `/admin/preferred_replica_election`: it is taken, and the node removed."""

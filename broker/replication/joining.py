@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,8 +61,10 @@ class Joining:
         marks, dirs, loop = context.topics.marks, context.dirs, asyncio.get_running_loop()
         known = await marks.log_dirs()
         there = await loop.run_in_executor(None, dirs.admit, known, {}, forget)
-        self._lost = set(known) - {log_dir.id for log_dir in dirs.online}
-        await context.store.multi([await marks.log_dirs_node(there)])
+        failed = await marks.failed_log_dirs()
+        self._lost = (set(known) - {log_dir.id for log_dir in dirs.online}) | set(failed)
+        # Until a controller has dealt with it: the kernel may have dropped pages that it couldn't write.
+        await context.store.multi([await marks.log_dirs_node(there, failed)])
         # A start without the cluster is refused from here on: this broker's topics aren't in any store of its own.
         await loop.run_in_executor(None, self._mark, dirs)
 
@@ -71,11 +73,18 @@ class Joining:
             assert log_dir.folder is not None
             log_dir.folder.join(self.store.place)
 
-    def on_failure(self, context: Context, failed: Callable[[], None]) -> None:
-        """Say what ends the broker when it can't go on as a member, and who hears of deleted topics."""
+    def hear(self, context: Context) -> None:
+        """Say who hears of deleted topics."""
         assert isinstance(context.topics, ClusterTopics)
-        context.topics.given_up = failed
         context.topics.deleted = context.coordinators.topic_deleted
+
+    async def _note(self, topics: ClusterTopics, dirs: LogDirs) -> None:
+        """A controller has dealt with what this broker may have lost."""
+        await topics.logs.note_opened()
+        failed = await topics.marks.failed_log_dirs()
+        still = [log_dir.id for log_dir in dirs if log_dir.offline and log_dir.id in failed]
+        if still != failed:
+            await self.store.multi([await topics.marks.log_dirs_node(await topics.marks.log_dirs(), still)])
 
     def member(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
@@ -97,7 +106,7 @@ class Joining:
             address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
             coordinators=context.coordinators,
-            noted=topics.logs.note_opened,
+            noted=lambda: self._note(topics, dirs),
             prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,
             monotonic_ms=context.monotonic_ms,

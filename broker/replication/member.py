@@ -32,7 +32,7 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.registration import Member, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Endpoint
-from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Term
@@ -112,6 +112,7 @@ class Cluster:
             coordinators=coordinators, configs=self._configs_of, alter=self._alter, lease_is_over=self._lease.is_over,
             isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
+        topics.folder_lost = self._folder_lost
         self._is_known = False  # whether the store knew an earlier run of this broker
         self._picturing = asyncio.Lock()
         self._abandoned = False
@@ -142,6 +143,23 @@ class Cluster:
                 "may hold", log_dir.path,
             )  # fmt: skip
         return not others
+
+    def _folder_lost(self, path: str) -> None:
+        log_dir = self._dirs.by_path(path)
+        if log_dir is not None:
+            self._running.start(self._give_up(log_dir))
+
+    async def _give_up(self, log_dir: LogDir) -> None:
+        """A log folder has failed: the controller hears of it, and the next start finds it noted, however this process ends."""
+        await self._replicas.folder_failed(log_dir)
+        while True:
+            try:
+                await self._topics.marks.note_failure(log_dir.id)
+            except StoreError as error:
+                _log.error("log_dir=%s: its failure can't be noted in the store: %s", log_dir.path, error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     async def leave(self) -> None:
         """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""

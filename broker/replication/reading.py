@@ -207,6 +207,11 @@ def read_noted(path: str, data: bytes) -> tuple[str, list[int]]:
     return fields.text("topic"), fields.brokers("brokers")
 
 
+def read_log_dir_event(path: str, data: bytes) -> int:
+    """The broker of which a log folder has failed, by a node below `/log_dir_event_notification`. Raises BadValueError."""
+    return Fields.read(path, data).number("broker", 0, INT_MAX)
+
+
 def read_preferred(data: bytes) -> list[tuple[str, int]]:
     """The partitions that `/admin/preferred_replica_election` names. Raises BadValueError."""
     fields = Fields.read(paths.PREFERRED_ELECTION, data)

@@ -43,7 +43,7 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config, topic_value
-from penstock.broker.logs.logdirs import DELETED, LogDirs, give_way, set_aside, topic_id_in
+from penstock.broker.logs.logdirs import DELETED, LogDir, LogDirs, give_way, set_aside, topic_id_in
 from penstock.broker.replication.reading import MAY_LOSE
 from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_folder
@@ -279,6 +279,22 @@ class Replicas:
                 "this broker's registration is over: it leads %d partitions no more until a controller says so", len(led)
             )
 
+    async def folder_failed(self, log_dir: LogDir) -> None:
+        """The logs of a folder answer errors by themselves by now: lead and follow nothing there."""
+        async with self._changing:
+            held = [one for one in self.roles.replicas if self._dirs.of(one) is log_dir]
+            for partition in held:
+                replicas.fence(self.roles.replicas[partition])
+            self._resign(held)
+            await self._in_thread(self._let_go, held)
+            self._unopened -= {partition for partition in self._unopened if self._dirs.of(partition) is log_dir}
+
+    def _let_go(self, held: Iterable[Partition]) -> None:
+        for partition in held:
+            self._fetchers.remove(*partition)
+            with contextlib.suppress(KafkaError):  # It isn't open.
+                self._logs.fence(*partition)
+
     def led(self) -> list[Partition]:
         """The partitions that this broker leads."""
         return [partition for partition, replica in self.roles.replicas.items() if replica.role is Role.LEADER]
@@ -356,6 +372,10 @@ class Replicas:
         failed: set[Partition] = set()
         made: set[str] = set()
         for role in told:
+            place = self._dirs.of(role.partition)
+            if place is not None and place.offline:
+                failed.add(role.partition)
+                continue
             if role.partition in open_already:
                 continue
             settings = log_config(self._config, await self._configs(role.partition[0]))

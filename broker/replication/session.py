@@ -46,6 +46,7 @@ ROOTS = (
     paths.INCARNATIONS,
     paths.DELETED,
     paths.ALIVE,
+    paths.LOG_DIR_EVENTS,
 )
 """Nodes that hold others: they are there before anything is read or watched."""
 

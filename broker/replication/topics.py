@@ -59,8 +59,8 @@ class ClusterTopics(Topics):
         self.pictured = asyncio.Event()
         """Set once this broker has been told of all partitions."""
         self._isolated: Collection[Partition] = ()
-        self.given_up: Callable[[], None] = lambda: None
-        """Called when this broker can't go on as a member."""
+        self.folder_lost: Callable[[str], None] = lambda path: None
+        """Called with the path of a log folder that has failed."""
         self.deleted: Callable[[str], None] = lambda name: None
         """Called when a topic is seen no more, before one of its name can be seen."""
 
@@ -307,10 +307,9 @@ class ClusterTopics(Topics):
             ) from None
 
     def folder_failed(self, path: str) -> None:
-        """The replicas in a log folder can't serve, and no controller knows it: this broker stops, so that others lead."""
-        _log.error("log_dir=%s has failed: this broker stops, so that others lead what it led", path)
+        """The replicas in a log folder can't serve: a controller has to hear of it, so that others lead."""
         self.version += 1
-        self.given_up()
+        self.folder_lost(path)
 
 
 def _by_name(picture: UpdateMetadata) -> dict[str, list[PartitionMetadata]]:

@@ -283,6 +283,7 @@ class paths:
     CONTROLLER_EPOCH = "/controller_epoch"
     DELETE_TOPICS = "/admin/delete_topics"
     PREFERRED_ELECTION = "/admin/preferred_replica_election"
+    LOG_DIR_EVENTS = "/log_dir_event_notification"
     CLUSTER_ID = "/cluster/id"
     PRODUCER_IDS = "/latest_producer_id_block"
     FEATURES = "/feature"

@@ -1,18 +1,23 @@
 """What the store notes of changes that are under way, so that the next start finishes what a crash cut short.
 
 `/penstock/making`: the partitions whose logs are to be made; `/admin/delete_topics`: the topics whose deletion has begun, both
-`{"version":1,"topics":...}`; `/penstock/log_dirs/N`: the log folders that broker N has, path by id.
+`{"version":1,"topics":...}`; `/penstock/log_dirs/N`: the log folders that broker N has, path by id, and in a cluster those that
+failed while it ran, by id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock import log
 from penstock.broker.logs.logdirs import Key
-from penstock.broker.store.base import Operation, Store, StoreError, paths, putting
+from penstock.broker.store.base import Create, Operation, Store, StoreError, paths, putting
 from penstock.broker.store.values import Fields
 from penstock.broker.topics.nodes import to_json
+
+LOG_DIR_FAILURE = 1
+"""Kafka's number of what happened to a log folder."""
 
 _log = log.get(__name__)
 
@@ -59,9 +64,28 @@ class Marks:
             return {}
         return Fields.read(path, (await self._store.get(path))[0]).texts("dirs")
 
-    async def log_dirs_node(self, log_dirs: Mapping[str, str]) -> Operation:
-        """The change of the store that says which log folders there are."""
-        return await putting(self._store, paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs)))
+    async def failed_log_dirs(self) -> list[str]:
+        """The ids of log folders that failed in a run that no controller has dealt with yet."""
+        path = paths.log_dirs(self._node_id)
+        if await self._store.exists(path) is None:
+            return []
+        return [str(one) for one in json.loads((await self._store.get(path))[0]).get("failed", [])]
+
+    async def log_dirs_node(self, log_dirs: Mapping[str, str], failed: Collection[str] = ()) -> Operation:
+        """The change of the store that says which log folders there are, and which of them failed."""
+        more = {"failed": sorted(failed)} if failed else {}
+        return await putting(self._store, paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs), **more))
+
+    async def note_failure(self, log_dir: str) -> None:
+        """Store that a log folder has failed, by its id, and tell the controller. Raises StoreError."""
+        failed = {*await self.failed_log_dirs(), log_dir}
+        told = to_json(version=1, broker=self._node_id, event=LOG_DIR_FAILURE)
+        await self._store.multi(
+            [
+                await self.log_dirs_node(await self.log_dirs(), failed),
+                Create(f"{paths.LOG_DIR_EVENTS}/log_dir_event_", told, sequence=True),
+            ]
+        )
 
     async def mark_deleted(self, name: str) -> None:
         """Store that the deletion of a topic has begun. Raises StoreError."""
