@@ -52,6 +52,8 @@ SWEEP_AT_ONCE = 200
 ANSWERED_AT_ONCE = 64
 # How long a request waits for the commit of what it has appended: Kafka's `offsets.commit.timeout.ms`.
 COMMIT_PATIENCE_MS = 5_000
+# What is read of a log before the loop may do something else.
+TURN_BYTES = 16 << 10
 # How long the picture of a topic that the store has is waited for before the store is asked again.
 PICTURE_S = 5.0
 
@@ -77,6 +79,7 @@ class Coordinator(ABC, Generic[M]):
         self._leads: dict[int, Lead[M]] = {}
         self._readers = FolderThreads(f"{self.topic}-load", 1)
         self._order = TurnOrder()
+        self._is_damaged = False  # one node: a partition is unreadable
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
         self._skip_corrupt: bool = parts.config["penstock.coordinator.skip.corrupt"]
         self._stopped = False
@@ -154,9 +157,9 @@ class Coordinator(ABC, Generic[M]):
     def check_served(self, name: str) -> None:
         """Raise KafkaError if this broker can say nothing of a name: NOT_COORDINATOR if another one leads its partition,
         COORDINATOR_LOAD_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE if its part of the log could not be read."""
+        if self.is_alone and not self._is_damaged:
+            return  # All was read before anybody was served.
         if not self._partitions and not self._sees_topic():
-            if self.is_alone:
-                return  # Nothing is stored yet.
             if self._leads:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic} is new, and not seen here yet")
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic} isn't there")
@@ -360,6 +363,7 @@ class Coordinator(ABC, Generic[M]):
             return
         self._partitions = self._strays = 0
         if self.is_alone:
+            self._is_damaged = False
             _log.warning("topic=%s was deleted: forgetting %d machines", name, len(self.entries))
             for partition in list(self._leads):
                 self.resigned(partition)
@@ -499,9 +503,14 @@ class Coordinator(ABC, Generic[M]):
                 batches = await self._readers.run(folder, *read)
                 if not batches:
                     break
-                async for raw in turns.each(batches):
+                since_turn = 0
+                for raw in batches:
                     if raw.base_offset < loading.end:  # A marker that came since is told by `marker_written`.
                         self._load_batch(loading, raw)
+                    since_turn += len(raw)
+                    if since_turn >= TURN_BYTES:
+                        since_turn = 0
+                        await turns.take()
                 offset = batches[-1].next_offset
             await self._partition_read(loading, turns)
         except (KafkaError, OSError) as error:
@@ -509,7 +518,7 @@ class Coordinator(ABC, Generic[M]):
                 return
             # No machine may act on half of what is stored, so none is loaded from there.
             _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
-            lead.state = LeadState.UNREADABLE
+            lead.state, self._is_damaged = LeadState.UNREADABLE, True
             for name in [name for name, entry in loading.entries.items() if entry.partition == partition]:
                 del loading.entries[name]
 
