@@ -196,7 +196,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
         if self._parts.cluster is not None:
-            self.spawn(self._deliver(self._parts.cluster, entry, action))
+            self.spawn(self._deliver(self._parts.cluster, entry, self._marker(entry, action), action.partitions))
             return None
         if self._covers(entry.name) or len(action.partitions) > MARKERS_AT_ONCE:
             self.spawn(self._write_many(entry, action))
@@ -204,19 +204,20 @@ class TransactionCoordinator(Coordinator[Transaction]):
         partitions = sorted(action.partitions)
         return self._markers_written(self._write(entry, action, partitions))
 
-    async def _deliver(self, cluster: OtherBrokers, entry: Entry[Transaction], action: WriteMarkers) -> None:
+    async def _deliver(
+        self, cluster: OtherBrokers, entry: Entry[Transaction], marker: Marker, partitions: frozenset[TopicPartition]
+    ) -> None:
         """In a cluster."""
-        failpoint(BEFORE_MARKERS)
-        marker = self._marker(entry, action)
         late = asyncio.get_running_loop().call_later(LATE_S, self._feed, entry, MarkersLate())
         try:
-            wanted = await self._delivery.deliver(
-                cluster, marker, action.partitions, lambda: self.entries.get(entry.name) is entry
-            )
+            failpoint(BEFORE_MARKERS)
+            delivered = await self._delivery.deliver(cluster, marker, partitions, lambda: self.entries.get(entry.name) is entry)
+        except Exception:  # noqa: BLE001 - without its markers the transaction would hang: they are sent again
+            _log.exception("the markers of %s can't be sent", entry.name)
+            delivered = False
         finally:
             late.cancel()
-        if wanted:
-            self._feed(entry, self._markers_written(all_written=True))
+        self._feed(entry, self._markers_written(delivered))  # Which has no effect on an entry that was forgotten.
 
     def _marker(self, entry: Entry[Transaction], action: WriteMarkers) -> Marker:
         epoch = self.epoch_of(entry.partition)

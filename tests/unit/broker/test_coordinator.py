@@ -30,7 +30,7 @@ from penstock.broker.coordination.verification import Verifier
 from penstock.broker.replication.commits import Commits
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
-from penstock.broker.transactionmessages import Verification
+from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.rawbatch import marker, marker_type, split
@@ -203,6 +203,51 @@ def test_an_open_transactions_offsets_are_pending_after_a_restart(play: Play) ->
         assert committed(world, "g") == 9
         await world.start()
         assert committed(world, "g") == 9
+
+    play(steps)
+
+
+class OtherBrokers:
+    """The others of a cluster: markers come to them after a while, and not at the first time."""
+
+    def __init__(self) -> None:
+        self.sent: list[MarkerWrite] = []
+        self.was_asked_again, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    def lease_is_over(self) -> bool:
+        return False
+
+    async def write_markers(self, broker: int, write: MarkerWrite) -> dict[tuple[str, int], MarkerAnswer]:
+        self.sent.append(write)
+        if len(self.sent) == 1:
+            raise RuntimeError("a fault of this broker")
+        self.was_asked_again.set()
+        await self.may_answer.wait()
+        return dict.fromkeys(write.leader_epochs, MarkerAnswer(ErrorCode.NONE))
+
+
+def test_a_cluster_answers_the_end_of_a_transaction_before_markers_that_are_late(play: Play) -> None:
+    async def steps(world: World) -> None:
+        others = world.context.cluster = OtherBrokers()
+        world.topics.make("data", 2)
+        for state in world.topics.made["data"].partitions:
+            state.leader = 2
+        owner = await begin(world, "x", [("data", 0), ("data", 1)])
+        assert not (await world.transactions.end("x", End(None, *owner, True))).error
+        machine = world.transactions.find("x")
+        assert machine is not None and machine.facts is not None
+        assert machine.facts.state is TransactionState.PREPARE_COMMIT
+        assert (
+            await world.transactions.ask("x", AddPartitions(None, *owner, [("data", 0)])) == ErrorCode.CONCURRENT_TRANSACTIONS
+        )
+        await others.was_asked_again.wait()
+        others.may_answer.set()
+        error: int = ErrorCode.CONCURRENT_TRANSACTIONS
+        while error == ErrorCode.CONCURRENT_TRANSACTIONS:
+            await asyncio.sleep(0.01)
+            error = (await world.transactions.end("x", End(None, *owner, True))).error
+        assert error == ErrorCode.NONE, "it is complete"
+        assert [one.leader_epochs for one in others.sent] == [{("data", 0): 0, ("data", 1): 0}] * 2
 
     play(steps)
 
