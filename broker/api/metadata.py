@@ -15,6 +15,7 @@ from typing import cast
 
 from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
+from penstock.broker.dispatch import CloseConnection
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
@@ -36,6 +37,8 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     if _is_wrong(request, call):
         return await _refused(request, call)
     racks = context.racks
+    if context.topics.isolated:
+        _check_reach(context, request)
     brokers = [
         MetadataResponse.MetadataResponseBroker(node_id=broker, host=host, port=port, rack=racks.get(broker))
         for broker, (host, port) in context.brokers_for(call.listener).items()
@@ -71,6 +74,23 @@ def _encoded(topic: Topic, version: int, operations: bool) -> Entry:
             entry.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
         known = topic.encoded[version, operations] = (state, MetadataResponse.encode_struct(entry, version))
     return cast(Entry, Encoded(known[1]))
+
+
+class CutOffError(CloseConnection):
+    """This broker is cut off from the others, and doesn't know who leads. A client that was told so would ask it again, over
+    the connection that it has: librdkafka did so for ever. Without that connection it asks another broker."""
+
+    reason = "closed_failed"
+
+
+def _check_reach(context: Context, request: MetadataRequest) -> None:
+    """Raise CutOffError if a topic is asked for of which this broker may be the last to know that others lead it."""
+    asked = context.topics.isolated
+    if request.topics:
+        by_id = (context.topics.get_by_id(one.topic_id) for one in request.topics if any(one.topic_id))
+        asked = asked & {*(one.name for one in request.topics), *(topic.name for topic in by_id if topic is not None)}
+    if asked:
+        raise CutOffError("it is cut off from the other brokers")
 
 
 def _is_wrong(request: MetadataRequest, call: Call) -> bool:

@@ -148,6 +148,7 @@ class ClusterTopics(Topics):
     def isolate(self, partitions: Collection[Partition]) -> None:
         """Show these, which this broker leads, without a leader, and all others with theirs."""
         self._isolated = partitions
+        self.isolated = {name for name, _ in partitions}
         for topic in self._by_name.values():
             for state in topic.partitions:
                 state.is_isolated = (topic.name, state.index) in partitions
