@@ -67,6 +67,23 @@ class Call:
     turns: Turns = field(default_factory=Turns)
 
 
+class ReplicationFigures(NamedTuple):
+    """What one broker of a cluster counts of replication, since its start, and how it is now."""
+
+    lease_left_ms: int | None = None  # None: it needs none
+    isolated: int = 0  # partitions that it leads, and serves to no client
+    is_controller: bool = True
+    controller_queue: int = 0
+    elections: int = 0
+    unclean_elections: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    lag: int = 0  # the most records that one of its replicas lacks
+    fetched_bytes: int = 0
+    fetch_errors: int = 0
+    refused_truncations: int = 0
+
+
 class ClusterMember(OtherBrokers, Protocol):
     """What handlers of other brokers' requests ask of this broker, as one of a cluster. All on the loop but `topic_names`."""
 
@@ -98,8 +115,18 @@ class ClusterMember(OtherBrokers, Protocol):
         """Where brokers stand that say it."""
         ...
 
+    @property
+    def figures(self) -> ReplicationFigures:
+        """What it counts."""
+        ...
+
     def lease_is_over(self) -> bool:
         """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
+        ...
+
+    async def low_watermark(self, partition: Partition, offset: int) -> int:
+        """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
+        answers it. Raises KafkaError."""
         ...
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
@@ -235,6 +262,11 @@ class Context:
             return self.cluster.racks
         rack = self.config["broker.rack"]
         return {} if rack is None else {self.node_id: rack}
+
+    @property
+    def replication(self) -> ReplicationFigures:
+        """What this broker counts of replication; on one node nothing ever happens."""
+        return ReplicationFigures() if self.cluster is None else self.cluster.figures
 
     @property
     def controller_id(self) -> int:

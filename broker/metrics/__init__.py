@@ -10,6 +10,7 @@ requests     how many requests there were, and how long their phases took
 connections  connections, the threads that serve them, the control plane's loop
 partitions   partitions and their logs
 groups       how far groups are behind
+replication  what a broker of a cluster counts of replicas, elections and its lease
 cluster      the broker among others, its log folders, its clock
 clients      `/clients`: who is connected, in JSON
 """

@@ -1,4 +1,4 @@
-"""The broker among others, of which there are none yet, its log folders, and what its process reads and writes."""
+"""The broker among others, its log folders, and what its process reads and writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from penstock.broker.context import Context
 from penstock.broker.metrics.families import (
-    ACTIVE_CONTROLLERS,
     BROKER_INFO,
     BROKERS,
     CLOCK_JUMPS,
@@ -21,10 +20,7 @@ from penstock.broker.metrics.families import (
     FOLDER_SIZE,
     FOLDER_USED,
     FOLDER_WAITS,
-    ISR_EXPANDS,
-    ISR_SHRINKS,
     OFFLINE_FOLDERS,
-    UNCLEAN_ELECTIONS,
 )
 from penstock.broker.upkeep.space import FolderSpace
 from penstock.metrics import Page, each, one
@@ -32,11 +28,8 @@ from penstock.metrics import Page, each, one
 
 def write(page: Page, context: Context) -> None:
     """What is one number for the broker."""
-    one(page, ACTIVE_CONTROLLERS, 1)  # A broker that isn't the controller of its one node doesn't start.
-    one(page, BROKERS, 1)
+    one(page, BROKERS, len(context.brokers_for(context.between_brokers or "")))
     one(page, BROKER_INFO, 1, (str(context.node_id), str(context.advertised)))
-    for never in (ISR_SHRINKS, ISR_EXPANDS, UNCLEAN_ELECTIONS):  # There is one copy of each partition.
-        one(page, never, 0)
     one(page, CLOCK_SETTLED, int(context.ages.is_settled))
     one(page, CLOCK_JUMPS, context.ages.jumps)
     with contextlib.suppress(OSError):

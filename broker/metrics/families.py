@@ -117,24 +117,48 @@ REPLICAS_COUNT = Family("kafka_cluster_partition_replicascount", "gauge", "Copie
 UNDER_MIN_ISR = Family("kafka_cluster_partition_underminisr", "gauge", "1: fewer than `min.insync.replicas`.", _PARTITION)
 AT_MIN_ISR = Family("kafka_cluster_partition_atminisr", "gauge", "1: just as many as `min.insync.replicas`.", _PARTITION)
 
-# The broker in its cluster.
+# The broker in its cluster. What is said of a partition its leader says; without one, the controller.
 _REPLICA_STEM = "kafka_server_replicamanager_"
-PARTITION_COUNT = Family(f"{_REPLICA_STEM}partitioncount", "gauge", "Partitions of this broker.")
+PARTITION_COUNT = Family(f"{_REPLICA_STEM}partitioncount", "gauge", "Partitions that this broker has a copy of.")
 LEADER_COUNT = Family(f"{_REPLICA_STEM}leadercount", "gauge", "Partitions that it leads: their logs are open and online.")
 UNDER_REPLICATED_COUNT = Family(f"{_REPLICA_STEM}underreplicatedpartitions", "gauge", "With fewer in sync than copies.")
 UNDER_MIN_ISR_COUNT = Family(f"{_REPLICA_STEM}underminisrpartitioncount", "gauge", "With fewer than `min.insync.replicas`.")
 AT_MIN_ISR_COUNT = Family(f"{_REPLICA_STEM}atminisrpartitioncount", "gauge", "With just as many as `min.insync.replicas`.")
 OFFLINE_REPLICAS = Family(f"{_REPLICA_STEM}offlinereplicacount", "gauge", "Whose disk has failed, or whose log is missing.")
-ISR_SHRINKS = Family(f"{_REPLICA_STEM}isrshrinks", "counter", "How often a copy fell behind: there is one of each.")
-ISR_EXPANDS = Family(f"{_REPLICA_STEM}isrexpands", "counter", "How often a copy came back.")
+ISR_SHRINKS = Family(f"{_REPLICA_STEM}isrshrinks", "counter", "How often a copy fell behind, of partitions that it leads.")
+ISR_EXPANDS = Family(f"{_REPLICA_STEM}isrexpands", "counter", "How often a copy came back, of those.")
 _CONTROLLER_STEM = "kafka_controller_kafkacontroller_"
+QUEUE = Family("kafka_controller_controllereventmanager_eventqueuesize", "gauge", "Events that wait for the controller.")
 ACTIVE_CONTROLLERS = Family(f"{_CONTROLLER_STEM}activecontrollercount", "gauge", "1: this broker is the controller.")
-OFFLINE_PARTITIONS = Family(f"{_CONTROLLER_STEM}offlinepartitionscount", "gauge", "Partitions that no broker can serve.")
-GLOBAL_TOPICS = Family(f"{_CONTROLLER_STEM}globaltopiccount", "gauge", "Topics of the cluster.")
-GLOBAL_PARTITIONS = Family(f"{_CONTROLLER_STEM}globalpartitioncount", "gauge", "Partitions of the cluster.")
-IMBALANCE = Family(f"{_CONTROLLER_STEM}preferredreplicaimbalancecount", "gauge", "Partitions that another copy leads.")
-UNCLEAN_ELECTIONS = Family(
-    "kafka_controller_controllerstats_uncleanleaderelections", "counter", "Elections of a copy that lacks records."
+_ALONE = "The controller says it, others 0."
+OFFLINE_PARTITIONS = Family(
+    f"{_CONTROLLER_STEM}offlinepartitionscount", "gauge", f"Partitions that no broker can serve. {_ALONE}"
+)
+GLOBAL_TOPICS = Family(f"{_CONTROLLER_STEM}globaltopiccount", "gauge", f"Topics of the cluster. {_ALONE}")
+GLOBAL_PARTITIONS = Family(f"{_CONTROLLER_STEM}globalpartitioncount", "gauge", f"Partitions of the cluster. {_ALONE}")
+IMBALANCE = Family(
+    f"{_CONTROLLER_STEM}preferredreplicaimbalancecount", "gauge", f"Partitions that another copy leads. {_ALONE}"
+)
+_STATS_STEM = "kafka_controller_controllerstats_"
+ELECTIONS = Family(f"{_STATS_STEM}leaderelectionrateandtimems", "counter", "Elections of leaders; their times aren't measured.")
+UNCLEAN_ELECTIONS = Family(f"{_STATS_STEM}uncleanleaderelections", "counter", "Elections of a copy that lacks records.")
+MAX_LAG = Family("kafka_server_replicafetchermanager_maxlag", "gauge", "The most records that a copy lacks of its leader's.")
+REPLICATION_BYTES_IN = Family(f"{_TOPIC_STEM}replicationbytesin", "counter", "Bytes that this broker fetched from leaders.")
+LEASE_LEFT = Family(
+    "penstock_lease_left_seconds",
+    "gauge",
+    "How long it may answer for acks=0 and 1, and coordinate, without hearing from ZooKeeper; -1: it needs no lease.",
+)
+ISOLATED = Family(
+    "penstock_isolated_partitions",
+    "gauge",
+    "Partitions that it leads and serves to no client, as the lease is over and a follower is silent.",
+)
+FETCH_ERRORS = Family("penstock_replica_fetch_errors", "counter", "Answers of leaders that were errors, or could not be used.")
+REFUSED_TRUNCATIONS = Family(
+    "penstock_refused_truncations",
+    "counter",
+    "How often a copy didn't follow a leader that lacks records below its high watermark.",
 )
 BROKERS = Family("kafka_brokers", "gauge", "Brokers of the cluster.")
 BROKER_INFO = Family("kafka_broker_info", "gauge", "Always 1.", ("id", "address"))

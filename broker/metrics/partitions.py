@@ -46,6 +46,8 @@ LogFigures = tuple[int, int, int]
 """Bytes, first offset, end."""
 OF_LOGS = ((LOG_END, 2), (LOG_SIZE, 0), (LOG_START, 1), (CURRENT_OFFSET, 2), (OLDEST_OFFSET, 1))
 """Families of each partition's log, the most useful first, with the place of their figure in LogFigures."""
+OF_LEADERS = frozenset({CURRENT_OFFSET, OLDEST_OFFSET})
+"""Those that one broker of a cluster has of a partition."""
 MIN_ISR = "min.insync.replicas"
 OF_COPIES = (
     UNDER_REPLICATED, IN_SYNC, UNDER_MIN_ISR, AT_MIN_ISR, REPLICAS, REPLICAS_COUNT, LEADER_IS_PREFERRED,
@@ -55,8 +57,11 @@ OF_COPIES = (
 class State(NamedTuple):
     """What matters of a partition here; most partitions have the same."""
 
-    is_offline: bool
-    is_led: bool
+    is_offline: bool  # nobody can serve it
+    is_lost: bool  # the copy of this broker
+    holds: bool  # it has a copy
+    leads: bool
+    speaks: bool  # what is said of the partition it says: it leads, or nobody does and it is the controller
     copies: int
     in_sync: int
     min_isr: int
@@ -81,8 +86,7 @@ class PartitionGatherer:
         """All families of partitions; `logs` are the open ones. Answers the bytes of each log folder's."""
         context = self._context
         wanted: str = context.config["penstock.metrics.partitions"]
-        count = context.topics.partition_count()
-        is_each = wanted == "true" or (wanted == "auto" and count <= ROWS_MAX)
+        is_controller = context.replication.is_controller
         keys: list[Key] = []
         states: list[State] = []
         counts: Counter[State] = Counter()
@@ -94,18 +98,20 @@ class PartitionGatherer:
             min_isr = topic_value(context.config, topic.configs, MIN_ISR) if MIN_ISR in topic.configs else everywhere
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
-                state = _state(partition, min_isr)
+                state = _state(partition, context.node_id, min_isr, is_controller)
                 counts[state] += 1
                 if (log_dir := context.dirs.of(key)) is not None and (figures := logs.get(key)) is not None:
                     folder_bytes[log_dir.path] += figures[0]
-                if is_each:
+                if state.speaks or state.holds:
                     keys.append(key)
                     states.append(state)
-        await self._write_each(page, bounds, keys, [_figures(state) for state in states], logs, wanted == "true", turns)
-        if not is_each and wanted != "false":
-            for family in (*(family for family, _ in OF_LOGS), *OF_COPIES):
-                bounds.drop(family, count)
-        _write_counts(page, counts, len(topics))
+        if wanted == "false" or (wanted == "auto" and len(keys) > ROWS_MAX):
+            if wanted == "auto":
+                for family in (*(family for family, _ in OF_LOGS), *OF_COPIES):
+                    bounds.drop(family, len(keys))
+            keys, states = [], []
+        await self._write_each(page, bounds, keys, states, logs, wanted == "true", turns)
+        _write_counts(page, counts, len(topics), is_controller)
         return {str(path): size for path, size in folder_bytes.items()}
 
     async def _write_each(
@@ -113,7 +119,7 @@ class PartitionGatherer:
         page: Page,
         bounds: Bounds,
         keys: Sequence[Key],
-        copies: Sequence[tuple[int, ...]],
+        states: Sequence[State],
         logs: Mapping[Key, LogFigures],
         is_forced: bool,
         turns: Turns,
@@ -125,12 +131,15 @@ class PartitionGatherer:
             await turns.take()
             self._labels[key] = before.get(key) or labels_text(LOG_SIZE, (key[0], str(key[1])))
         labels = self._labels
+        led = {key for key, state in zip(keys, states, strict=True) if state.leads}
         for family, at in OF_LOGS:
             await turns.take()
-            self._put(page, bounds, family, [(labels[key], logs[key][at]) for key in keys if key in logs], is_forced)
+            shown = [key for key in keys if key in logs and (key in led or family not in OF_LEADERS)]
+            self._put(page, bounds, family, [(labels[key], logs[key][at]) for key in shown], is_forced)
+        spoken = [(labels[key], _figures(state)) for key, state in zip(keys, states, strict=True) if state.speaks]
         for at, family in enumerate(OF_COPIES):
             await turns.take()
-            self._put(page, bounds, family, zip(labels.values(), (row[at] for row in copies), strict=True), is_forced)
+            self._put(page, bounds, family, [(label, figures[at]) for label, figures in spoken], is_forced)
 
     def _put(self, page: Page, bounds: Bounds, family: Family, rows: Iterable[Row], is_forced: bool) -> None:
         page.family(family)
@@ -143,29 +152,36 @@ class PartitionGatherer:
         page.samples(rows)
 
 
-def _state(partition: PartitionState, min_isr: int) -> State:
-    replicas = partition.replicas
+def _state(partition: PartitionState, node_id: int, min_isr: int, is_controller: bool) -> State:
+    replicas, copies, in_sync = partition.replicas, len(partition.replicas), len(partition.isr)
     is_preferred = partition.leader_for_clients == replicas[0]
-    return State(partition.offline, partition.leader >= 0, len(replicas), len(partition.isr), min_isr, is_preferred)
+    if partition.away is None:  # One node.
+        leads = partition.leader >= 0 and not partition.offline
+        return State(partition.offline, partition.offline, True, leads, True, copies, in_sync, min_isr, is_preferred)
+    is_offline, holds, leads = partition.leader < 0, node_id in replicas, partition.leader == node_id
+    speaks = leads or (is_offline and is_controller)
+    return State(is_offline, node_id in partition.away, holds, leads, speaks, copies, in_sync, min_isr, is_preferred)
 
 
-def _write_counts(page: Page, counts: Mapping[State, int], topics: int) -> None:
+def _write_counts(page: Page, counts: Mapping[State, int], topics: int, is_controller: bool) -> None:
     figures = {state: _figures(state) for state in counts}
 
     def total(fits: Callable[[State], bool]) -> int:
         return sum(count for state, count in counts.items() if fits(state))
 
-    offline = total(lambda state: state.is_offline)
+    def alone(number: int) -> int:
+        return number if is_controller else 0
+
     for family, number in (
-        (PARTITION_COUNT, total(lambda state: True)),
-        (LEADER_COUNT, total(lambda state: state.is_led and not state.is_offline)),
-        (UNDER_REPLICATED_COUNT, total(lambda state: bool(figures[state][0]))),
-        (UNDER_MIN_ISR_COUNT, total(lambda state: bool(figures[state][2]))),
-        (AT_MIN_ISR_COUNT, total(lambda state: bool(figures[state][3]))),
-        (OFFLINE_REPLICAS, offline),
-        (OFFLINE_PARTITIONS, offline),
-        (GLOBAL_TOPICS, topics),
-        (GLOBAL_PARTITIONS, total(lambda state: True)),
-        (IMBALANCE, total(lambda state: not state.is_offline and not state.is_preferred)),
+        (PARTITION_COUNT, total(lambda state: state.holds)),
+        (LEADER_COUNT, total(lambda state: state.leads)),
+        (UNDER_REPLICATED_COUNT, total(lambda state: state.speaks and bool(figures[state][0]))),
+        (UNDER_MIN_ISR_COUNT, total(lambda state: state.speaks and bool(figures[state][2]))),
+        (AT_MIN_ISR_COUNT, total(lambda state: state.speaks and bool(figures[state][3]))),
+        (OFFLINE_REPLICAS, total(lambda state: state.holds and state.is_lost)),
+        (OFFLINE_PARTITIONS, alone(total(lambda state: state.is_offline))),
+        (GLOBAL_TOPICS, alone(topics)),
+        (GLOBAL_PARTITIONS, alone(total(lambda state: True))),
+        (IMBALANCE, alone(total(lambda state: not state.is_offline and not state.is_preferred))),
     ):
         one(page, family, number)

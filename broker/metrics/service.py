@@ -13,7 +13,7 @@ from penstock import log
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordination.grouplag import GroupLag
 from penstock.broker.logs.folderthreads import FolderThreads
-from penstock.broker.metrics import clients, cluster
+from penstock.broker.metrics import clients, cluster, replication
 from penstock.broker.metrics.bounds import Bounds
 from penstock.broker.metrics.connections import ConnectionGatherer
 from penstock.broker.metrics.families import READY, RECOVERING
@@ -72,6 +72,7 @@ class Figures:
         topics, total = await self._threads.run("", logs.topic_figures)
         found = await self._threads.run("", logs.partition_figures)
         cluster.write(page, self._context)
+        replication.write(page, self._context.replication)
         self._connections.write(page, bounds)
         await self._requests.write(page, bounds, turns)
         await self._topics.write(page, bounds, topics, total, turns)

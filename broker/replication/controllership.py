@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,7 +34,7 @@ from penstock.broker.cluster.controller import (
     SendRoles,
     WriteStates,
 )
-from penstock.broker.cluster.leaderandisr import NO_LEADER
+from penstock.broker.cluster.leaderandisr import NO_LEADER, LeaderAndIsr
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -110,6 +111,31 @@ class Others(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Elections:
+    """Leaders that one broker has elected as the controller, over all its terms. A partition's first one is none."""
+
+    leaders: int = 0
+    unclean: int = 0
+    _known: dict[Partition, LeaderAndIsr] = field(default_factory=dict)
+
+    def begin(self, images: Mapping[Partition, Image]) -> None:
+        """A term begins with these states."""
+        self._known = {partition: image.state for partition, image in images.items()}
+
+    def look(self, changed: Iterable[Partition], images: Mapping[Partition, Image]) -> None:
+        """These states are others."""
+        for partition in changed:
+            image, before = images.get(partition), self._known.get(partition)
+            if image is None:
+                self._known.pop(partition, None)
+                continue
+            state = self._known[partition] = image.state
+            if before is not None and before.leader_epoch < state.leader_epoch and state.leader != NO_LEADER:
+                self.leaders += 1
+                self.unclean += before.unclean_epoch < state.unclean_epoch
+
+
 class Controllership:
     """Of one broker in one session. config: its properties, of which those about elections count while it is the controller."""
 
@@ -124,6 +150,7 @@ class Controllership:
         monotonic_ms: Callable[[], int],
         newer_epoch: Callable[[], int],
         lease_is_over: Callable[[], bool],
+        elections: Elections,
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -133,6 +160,7 @@ class Controllership:
         self._monotonic_ms = monotonic_ms
         self._newer_epoch = newer_epoch
         self._lease_is_over = lease_is_over
+        self._elections = elections
         self.term: Term | None = None
         """While this broker is the controller."""
         self._won: Controller | None = None
@@ -188,7 +216,9 @@ class Controllership:
             await self._store.delete(paths.CONTROLLER)
             return
         _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
-        self.term = Term(own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over)
+        self.term = Term(
+            own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over, self._elections
+        )  # fmt: skip
         try:
             await self.term.run()
         finally:
@@ -209,6 +239,7 @@ class Term:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         lease_is_over: Callable[[], bool],
+        elections: Elections,
     ) -> None:
         self._controller = controller
         self._store = store
@@ -217,6 +248,7 @@ class Term:
         self._now_ms = now_ms
         self._clock = monotonic_ms
         self._lease_is_over = lease_is_over
+        self._elections = elections
         self._events: asyncio.Queue[Callable[[], Out] | None] = asyncio.Queue()
         self._running = tasks.Group("controller")
         self._pictures = Pictures(controller, self._send_picture, self._running)
@@ -264,6 +296,11 @@ class Term:
             raise ConnectionError("another controller has been elected") from None
         finally:
             del self._asked[token]
+
+    @property
+    def queued(self) -> int:
+        """Events that wait for the machine."""
+        return self._events.qsize()
 
     async def move_leaders(self, broker: int) -> list[Partition]:
         """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads. Raises
@@ -397,6 +434,7 @@ class Term:
                     self.newer_epoch = max(self.newer_epoch, action.newer_epoch)
                     self._end()
         if self._controller.news:
+            self._elections.look(self._controller.news, self._controller.partitions)
             self._pictures.on_states(self._controller.news)
             self._controller.news.clear()
         self._pictures.send()
@@ -447,6 +485,7 @@ class Term:
         brokers = await read_brokers(self._store, self._on_brokers)
         self._topics = await self._stored_topics()
         images = await read_states(self._store, list(self._topics.values()), self._patience_ms)
+        self._elections.begin(images)
         out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
         self._others.know(brokers.endpoints)
         self._pictures.on_brokers(brokers.endpoints, brokers.racks)

@@ -37,6 +37,8 @@ class Fetching:
         self._peers = peers
         self._running = tasks.Group("fetching")
         self._dialling: set[tuple[int, int]] = set()
+        self.refused_truncations = 0
+        """Cuts below a replica's high watermark, which its leader wanted."""
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -61,6 +63,7 @@ class Fetching:
                     self._dialling.add((news.leader, news.thread))
                     self._running.start(self._dial(news.leader, news.thread))
             else:
+                self.refused_truncations += news.kind == "refused"
                 _say(news)
 
     async def _dial(self, leader: int, thread: int) -> None:

@@ -31,11 +31,11 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.cluster.registration import Member, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
-from penstock.broker.context import Endpoint
+from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.replication import registration, requests
 from penstock.broker.replication.configchanges import ConfigChanges
-from penstock.broker.replication.controllership import Controllership, Term
+from penstock.broker.replication.controllership import Controllership, Elections, Term
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
@@ -50,6 +50,8 @@ from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, raise_for
 from penstock.pyx.log.logmanager import LogManager
 
+LOOK_S = 0.05
+"""How often it looks where followers' logs begin, while somebody waits for that."""
 HAND_OVER_S = 5.0
 """How long a stop waits for the controller to move what this broker leads."""
 
@@ -117,6 +119,7 @@ class Cluster:
         self._picturing = asyncio.Lock()
         self._abandoned = False
         self._controllership: Controllership | None = None
+        self._elections = Elections()
         self._running = tasks.Group("cluster")
 
     async def join(self) -> None:
@@ -229,6 +232,7 @@ class Cluster:
         controllership = self._controllership = Controllership(
             self._node_id, store, self, self._config, now_ms=self._now_ms, monotonic_ms=self._monotonic_ms,
             newer_epoch=lambda: self._replicas.roles.controller_epoch, lease_is_over=self._lease.is_over,
+            elections=self._elections,
         )  # fmt: skip
         leftovers = Leftovers(self._node_id, store, self._replicas, is_known=self._is_known, settled=self._note_if_open)
         changes = ConfigChanges(store, self._topics, self._configs_changed)
@@ -292,6 +296,25 @@ class Cluster:
         """Where brokers stand that say it."""
         return self._topics.racks
 
+    @property
+    def figures(self) -> ReplicationFigures:
+        """What this broker counts of replication."""
+        term, fetched = self._term, self._fetching.threads.counters()
+        return ReplicationFigures(
+            lease_left_ms=self._lease.left_ms,
+            isolated=self._replicas.isolated,
+            is_controller=term is not None,
+            controller_queue=0 if term is None else term.queued,
+            elections=self._elections.leaders,
+            unclean_elections=self._elections.unclean,
+            isr_shrinks=self._replicas.isr_shrinks,
+            isr_expands=self._replicas.isr_expands,
+            lag=fetched["lag"],
+            fetched_bytes=fetched["bytes"],
+            fetch_errors=fetched["errors"],
+            refused_truncations=self._fetching.refused_truncations,
+        )
+
     def lease_is_over(self) -> bool:
         """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
         return self._lease.is_over()
@@ -304,6 +327,15 @@ class Cluster:
                 if at.listener == listener:
                     found[broker] = Endpoint(at.host, at.port)
         return found
+
+    async def low_watermark(self, partition: Partition, offset: int) -> int:
+        """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
+        answers it. Raises KafkaError."""
+        while True:
+            starts = await self._replicas.log_starts(partition)
+            if all(start >= offset for broker, start in starts.items() if broker in self._topics.live):
+                return offset
+            await asyncio.sleep(LOOK_S)  # Followers hear of it, and say that they have, with their fetches.
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
@@ -370,7 +402,7 @@ class Cluster:
         self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
-        if self._term is None:
+        if self._term is None or self._lease.is_over():
             return None
         try:
             return await self._term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)

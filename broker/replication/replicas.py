@@ -29,7 +29,7 @@ from penstock.broker import tasks
 from penstock.broker.cluster import leader as leading
 from penstock.broker.cluster import replica as replicas
 from penstock.broker.cluster import roles
-from penstock.broker.cluster.leaderandisr import NO_EPOCH
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
 from penstock.broker.cluster.lease import SILENCE_MS
 from penstock.broker.cluster.messages import (
     AlterPartition,
@@ -141,6 +141,9 @@ class Replicas:
         self._deleted: dict[bytes, None] = {}
         """Topics that were deleted here, by their ids, the latest: a message that was overtaken may still speak of them."""
         self._isolated: Collection[Partition] = ()
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        """How often an ISR lost and got members while this broker led."""
         self._may_lose: set[str] = set()
         """Topics of which a replica may be elected that lacks records."""
         self._proposing = tasks.Group("replicas")
@@ -218,7 +221,9 @@ class Replicas:
                 replica = self._replica(role.partition)
                 known = self._look(replica)
                 is_whole = role.partition not in self._damaged
+                before = None if replica.leader is None else replica.leader.state
                 told = replicas.on_role(replica, role, broker_epoch, known, self._now_ms(), is_whole=is_whole)
+                self._count_members(before, replica)
                 answers[role.partition] = told
                 if told.error == ErrorCode.NONE:
                     changed.append(replica)
@@ -294,6 +299,20 @@ class Replicas:
             self._fetchers.remove(*partition)
             with contextlib.suppress(KafkaError):  # It isn't open.
                 self._logs.fence(*partition)
+
+    @property
+    def isolated(self) -> int:
+        """How many partitions this broker leads, and serves to no client."""
+        return len(self._isolated)
+
+    async def log_starts(self, partition: Partition) -> dict[int, int]:
+        """Where the logs of the others begin, as their fetches say, of a partition that is led here. Raises KafkaError."""
+        return await self._in_thread(self._log_starts, partition)
+
+    def _log_starts(self, partition: Partition) -> dict[int, int]:
+        if self._logs.replica_state(*partition).role != "leader":
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition[0]}-{partition[1]} is led by another broker")
+        return {mark.broker: mark.log_start for mark in self._logs.marks(*partition)}
 
     def led(self) -> list[Partition]:
         """The partitions that this broker leads."""
@@ -607,13 +626,24 @@ class Replicas:
                 return  # It is sent again.
             again = await self._altered(answer)
 
+    def _count_members(self, before: LeaderAndIsr | None, replica: Replica) -> None:
+        """The ISR may be another one than in the state before, of which this broker led the same epoch."""
+        if before is None or replica.leader is None:
+            return
+        after = replica.leader.state
+        if before.leader_epoch == after.leader_epoch:
+            self.isr_shrinks += not set(before.isr) <= set(after.isr)
+            self.isr_expands += not set(after.isr) <= set(before.isr)
+
     async def _altered(self, answer: AlterPartitionAnswer) -> AlterPartition | None:
         async with self._changing:
             replica = self.roles.replicas.get(answer.ask.partition)
             if replica is None or replica.leader is None:
                 return None
             self._look(replica)
+            before = None if replica.leader is None else replica.leader.state
             again = replicas.on_altered(replica, answer, self._now_ms())
+            self._count_members(before, replica)
             if replica.leader is not None:
                 await self._in_thread(self._apply, [replica])
             return again

@@ -69,6 +69,8 @@ TABLE = {**NIGHTS, "table": "penstock.etl"}
 GROUP = {**BROKER, "consumergroup": "billing", "topic": "flights", "partition": "0"}
 CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
 OFFLINE = "kafka_controller_kafkacontroller_offlinepartitionscount"
+UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
+UNDER_MIN_ISR = "kafka_server_replicamanager_underminisrpartitioncount"
 ROWS, REJECTS = "penstock_night_rows", "penstock_night_rejects"
 HOSTILE = "it's $(reboot)"
 FOLDER = {**BROKER, "folder": "/srv/penstock/a/log"}
@@ -139,6 +141,54 @@ BROKER_ALERTS = (
         (
             fires(OFFLINE, BROKER, "0 2x5", 4, "2"),
             quiet(OFFLINE, BROKER, "0x5", 4),
+        ),
+    ),
+    Alert(
+        "PenstockUnderMinIsr",
+        "critical",
+        f"{UNDER_MIN_ISR} > 0",
+        "{1m}",
+        "{{ $value }} partitions of broker {{ $labels.instance }} have fewer replicas in sync than min.insync.replicas.",
+        "penstock cluster -b <instance>:9092",
+        "Producers with acks=all are refused there, and consumers see no new records. A broker is down, or its disk is slow.",
+        (fires(UNDER_MIN_ISR, BROKER, "0 2x5", 4, "2"), quiet(UNDER_MIN_ISR, BROKER, "0x5", 4)),
+    ),
+    Alert(
+        "PenstockUnderReplicated",
+        "warning",
+        f"{UNDER_REPLICATED} > 0",
+        "{10m}",
+        "{{ $value }} partitions that broker {{ $labels.instance }} leads lack replicas in sync for {10m}.",
+        "penstock cluster -b <instance>:9092",
+        "A broker is down, catches up after a start, or doesn't keep up. One more loss may stop producers with acks=all.",
+        (fires(UNDER_REPLICATED, BROKER, "3x20", 15, "3"), quiet(UNDER_REPLICATED, BROKER, "3x5 0x15", 15)),
+    ),
+    Alert(
+        "PenstockLeaseOver",
+        "critical",
+        "penstock_lease_left_seconds == 0",
+        "{1m}",
+        "Broker {{ $labels.instance }} has no answer from ZooKeeper: it serves acks=all alone.",
+        "journalctl -u penstock-broker -g -i zookeeper -n 30; penstock cluster -b <instance>:9092",
+        "ZooKeeper is down, or this broker is cut off from it. Groups, transactions and acks=1 wait; nothing is lost.",
+        (
+            fires("penstock_lease_left_seconds", BROKER, "3 0x5", 4),
+            quiet("penstock_lease_left_seconds", BROKER, "3x5", 4),
+            quiet("penstock_lease_left_seconds", BROKER, "-1x5", 4),
+        ),
+    ),
+    Alert(
+        "PenstockTruncationRefused",
+        "critical",
+        "increase(penstock_refused_truncations_total[{1h}]) > 0",
+        "{0m}",
+        "Broker {{ $labels.instance }} follows a leader no more that lacks records which were committed.",
+        "journalctl -u penstock-broker -p warning -n 50",
+        "The leader's log was cut short or put back from a copy. Keep both logs: the broker's log names the partition "
+        "and the leader.",
+        (
+            fires("penstock_refused_truncations_total", BROKER, "0x5 1x60", 10),
+            quiet("penstock_refused_truncations_total", BROKER, "1x60", 10),
         ),
     ),
     Alert(

@@ -125,6 +125,48 @@ BROKER = Dashboard(
                 says="Above penstock.slow.request.ms; the broker's log has each with its phases.",
             ),
         ),
+        "Do replicas follow?": (
+            lines(
+                "Under-replicated",
+                "none",
+                ("kafka_server_replicamanager_underreplicatedpartitions{$here}", "{{instance}}"),
+                ("kafka_server_replicamanager_underminisrpartitioncount{$here}", "{{instance}} under min.insync.replicas"),
+                says="Partitions of its leader that lack replicas in sync.",
+            ),
+            lines(
+                "Lag of replicas in records",
+                "short",
+                ("kafka_server_replicafetchermanager_maxlag{$here}", "{{instance}}"),
+                says="The most records that a copy of this broker lacks of its leader's.",
+            ),
+            lines(
+                "Lease left",
+                "s",
+                ("penstock_lease_left_seconds{$here} >= 0", "{{instance}}"),
+                says="At 0 a broker has not heard from ZooKeeper for two thirds of a session.",
+            ),
+            lines(
+                "Elections, changes of the ISR",
+                "ops",
+                (
+                    rate("kafka_controller_controllerstats_leaderelectionrateandtimems_total", "datacenter"),
+                    "{{datacenter}} elections",
+                ),
+                (rate("kafka_server_replicamanager_isrshrinks_total", "instance"), "{{instance}} shrinks"),
+                (rate("kafka_server_replicamanager_isrexpands_total", "instance"), "{{instance}} expands"),
+            ),
+            lines(
+                "Replication",
+                "Bps",
+                (rate("kafka_server_brokertopicmetrics_replicationbytesin_total", "instance"), "{{instance}}"),
+                says="Bytes that a broker fetched from leaders.",
+            ),
+            lines(
+                "Events that wait for the controller",
+                "none",
+                ("kafka_controller_controllereventmanager_eventqueuesize{$here}", "{{instance}}"),
+            ),
+        ),
         "How far behind?": (
             lines(
                 "Lag of groups in time",

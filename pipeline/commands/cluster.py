@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -21,7 +21,15 @@ MIN_ISR = "min.insync.replicas"
 NO_LEADER, UNDER_MIN_ISR, UNDER_REPLICATED = "no leader", "under min ISR", "under-replicated"
 
 Row = dict[str, Any]
-Look = tuple[list[Row], list[Row]]
+
+
+class Look(NamedTuple):
+    """What a cluster says of itself at one moment."""
+
+    brokers: list[Row]
+    troubled: list[Row]
+    counts: dict[str, int]
+    """Partitions: all, those with each trouble, and those that another replica than the preferred one leads."""
 
 
 @click.group("cluster", invoke_without_command=True)
@@ -50,19 +58,19 @@ def command(invocation: Invocation, every_s: float | None) -> None:
             raise click.UsageError(f"options go behind `{context.invoked_subcommand}`")
         return
     if every_s is None:
-        brokers, troubled = invocation.ask(_look)
-        _show(invocation, brokers, troubled)
-        if any(row["trouble"] != UNDER_REPLICATED for row in troubled):
+        look = invocation.ask(_look)
+        _show(invocation, look)
+        if any(row["trouble"] != UNDER_REPLICATED for row in look.troubled):
             raise SystemExit(1)
         return
     wait_s = every_s
 
     async def watch(admin: Admin) -> None:
         while True:
-            brokers, troubled = await _look(admin)
+            look = await _look(admin)
             if not invocation.as_json:
                 click.clear()
-            _show(invocation, brokers, troubled)
+            _show(invocation, look)
             await asyncio.sleep(wait_s)
 
     invocation.ask(watch)
@@ -101,14 +109,16 @@ def elect(invocation: Invocation, words: Sequence[str], unclean: bool, yes: bool
         raise SystemExit(1)
 
 
-def _show(invocation: Invocation, brokers: list[Row], troubled: list[Row]) -> None:
+def _show(invocation: Invocation, look: Look) -> None:
     if invocation.as_json:
-        invocation.say("", brokers=brokers, partitions=troubled)
+        invocation.say("", brokers=look.brokers, partitions=look.troubled, counts=look.counts)
         return
-    show_rows(brokers, "brokers", as_json=False)
+    show_rows(look.brokers, "brokers", as_json=False)
     click.echo()
-    if troubled:
-        show_rows(troubled, as_json=False)
+    show_rows([dict(look.counts)], as_json=False)
+    click.echo()
+    if look.troubled:
+        show_rows(look.troubled, as_json=False)
     else:
         click.echo("each partition has a leader and all its replicas in sync")
 
@@ -133,7 +143,17 @@ async def _look(admin: Admin) -> Look:
                         "min_isr": least,
                     }
                 )
-    return _brokers(seen), troubled
+    states = [state for topic in seen.topics.values() for state in topic.partitions.values()]
+    kinds = Counter(str(row["trouble"]) for row in troubled)
+    counts = {
+        "partitions": len(states),
+        **{
+            kind.replace(" ", "_").replace("-", "_").lower(): kinds[kind]
+            for kind in (NO_LEADER, UNDER_MIN_ISR, UNDER_REPLICATED)
+        },
+        "not_preferred": sum(state.leader >= 0 and state.leader != state.replicas[0] for state in states if state.replicas),
+    }
+    return Look(_brokers(seen), troubled, counts)
 
 
 def _brokers(seen: Cluster) -> list[Row]:

@@ -41,6 +41,7 @@ class MarkState(NamedTuple):
     caught_up_ms: int  # when it last had all that there was
     fetched_ms: int
     end_at_fetch: int  # the leader's log end at its last fetch
+    log_start: int  # where its log begins, as its last fetch said
 
 class FetchOutcome(NamedTuple):
     error: int

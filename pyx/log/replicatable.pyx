@@ -54,6 +54,7 @@ class MarkState(NamedTuple):
     caught_up_ms: int
     fetched_ms: int
     end_at_fetch: int
+    log_start: int
 
 
 class FetchOutcome(NamedTuple):
@@ -222,7 +223,7 @@ cdef class ReplicaTable(LogTable):
         return [
             MarkState(
                 marks[i].broker, marks[i].broker_epoch, marks[i].end, marks[i].caught_up_ms, marks[i].fetched_ms,
-                marks[i].end_at_fetch,
+                marks[i].end_at_fetch, marks[i].log_start,
             )
             for i in range(marks.size())
         ]

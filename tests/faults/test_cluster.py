@@ -111,7 +111,9 @@ def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
     world.create("t", min_insync_replicas="3")
     leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
     command = [*PROGRAM, "cluster", "--json", "--bootstrap", world.bootstrap]
-    assert json.loads(output(command))["partitions"] == []
+    said = json.loads(output(command))
+    assert said["partitions"] == []
+    assert said["counts"] == {"partitions": 1, "no_leader": 0, "under_min_isr": 0, "under_replicated": 0, "not_preferred": 0}
     other = next(number for number in (1, 2, 3) if number != leader)
     world.brokers[other].kill()
     world.until_led("t", by={leader}, isr={1, 2, 3} - {other})
@@ -120,6 +122,7 @@ def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     said = json.loads(shown.stdout)
     assert shown.returncode == 1 and said["partitions"][0]["trouble"] == "under min ISR"
+    assert (said["counts"]["partitions"], said["counts"]["under_min_isr"]) == (1, 1)
     assert [one["address"] == "away" for one in said["brokers"]] == [number == other for number in (1, 2, 3)]
 
 

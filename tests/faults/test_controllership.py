@@ -29,7 +29,7 @@ from penstock.broker.cluster.registration import Member
 from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.context import Endpoint
 from penstock.broker.replication import registration
-from penstock.broker.replication.controllership import Controllership, Term
+from penstock.broker.replication.controllership import Controllership, Elections, Term
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.store.base import Create, NoNodeError, StoreError, paths
@@ -82,6 +82,7 @@ class Broker:
             self.number, store, self.world, self.world.config, now_ms=now_ms, monotonic_ms=now_ms,
             newer_epoch=lambda: self.roles.controller_epoch,
             lease_is_over=lambda: False,
+            elections=Elections(),
         )  # fmt: skip
         self.running = asyncio.create_task(self._run(self.controllership))
         return self

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker import turns
+from penstock.broker.context import ReplicationFigures
 from penstock.broker.metrics.bounds import PAGE_BYTES, ROWS_MAX, Bounds
 from penstock.broker.metrics.families import FAMILIES, GROUP_LAG, MESSAGES_IN
 from penstock.broker.metrics.groups import GroupGatherer
@@ -41,7 +42,9 @@ class World:
         config = {"penstock.metrics.partitions": wanted, "min.insync.replicas": 1}
         folder = SimpleNamespace(path=Path("/data"))
         dirs = SimpleNamespace(of=lambda key: folder)
-        context: Any = SimpleNamespace(topics=topics, groups=groups, config=config, dirs=dirs)
+        context: Any = SimpleNamespace(
+            topics=topics, groups=groups, config=config, dirs=dirs, node_id=1, replication=ReplicationFigures()
+        )
         self.context = context
         self.lag: Any = SimpleNamespace(
             committed=lambda name: [((name.removeprefix("group-"), 0), 10)], seconds=lambda *given: (1.0, True)
