@@ -1,11 +1,16 @@
 """DeleteRecords: move a partition's start up (KIP-107). Versions 0-2; offset -1 = the high watermark.
 
-What waits for its disk is bound to the topic by id: a later topic of that name keeps its records. When `timeout_ms` is over
-the answer is REQUEST_TIMED_OUT, and the work goes on.
+What waits for its disk is bound to the topic by id: a later topic of that name keeps its records. In a cluster the answer waits
+until the logs of all live replicas begin there, as none of them may show a deleted record once it leads. When `timeout_ms` is
+over the answer is REQUEST_TIMED_OUT, and the work goes on.
 """
 
+import asyncio
+
+from penstock.broker.cluster.messages import Partition
 from penstock.broker.configs.topicconfig import topic_value
-from penstock.broker.context import Call, Context
+from penstock.broker.context import Call, ClusterMember, Context
+from penstock.broker.patience import Deadline
 from penstock.broker.topic import INTERNAL, Topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -33,9 +38,12 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
         response.topics.append(TopicResult(name=topic.name, partitions=results))
     keys = [(known.name, result.partition_index) for result, known, _ in wanted]
     before = [(known.name, known.topic_id, result.partition_index, offset) for result, known, offset in wanted]
-    work = context.topics.logs.ask_each(keys, context.log_manager.delete_records, before)
+    deadline = context.patience.deadline(request.timeout_ms)
     try:
-        outcomes = await context.patience.deadline(request.timeout_ms).wait(work)
+        outcomes = await deadline.wait(context.topics.logs.ask_each(keys, context.log_manager.delete_records, before))
+        if context.cluster is not None:
+            waits = [_followed(context.cluster, *one, deadline) for one in zip(keys, outcomes, strict=True)]
+            outcomes = list(await asyncio.gather(*waits))
     except KafkaError as error:
         outcomes = [error] * len(wanted)
     for (result, _, _), outcome in zip(wanted, outcomes, strict=True):
@@ -46,6 +54,18 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
         else:
             result.low_watermark = outcome
     return response
+
+
+async def _followed(
+    cluster: ClusterMember, partition: Partition, outcome: int | KafkaError | OSError, deadline: Deadline
+) -> int | KafkaError | OSError:
+    """Where the logs of all live replicas begin, once this broker's begins where `outcome` says."""
+    if not isinstance(outcome, int):
+        return outcome
+    try:
+        return await deadline.wait(cluster.low_watermark(partition, outcome))
+    except KafkaError as error:
+        return error
 
 
 def _checked(context: Context, name: str, index: int, offset: int) -> Topic:
