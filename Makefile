@@ -78,7 +78,7 @@ jars: build/stamp-venv build/stamp-java
 	@$(BIN)/python -m penstock.pipeline.etl.jars
 
 demo: build
-	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KILL),--kill)
+	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KILL),--kill) $(if $(CLUSTER),--cluster)
 
 # Ours and Apache Kafka in turn, on a machine that does nothing else: `make bench BENCH="--rounds 3 --only produce"`.
 BENCH ?=

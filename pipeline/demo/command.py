@@ -26,6 +26,7 @@ NIGHTS = 31
 @click.option("--all", "whole_year", is_flag=True, help="All 365 days, 336,776 flights.")
 @click.option("--nights", type=click.IntRange(1, 365), default=NIGHTS, show_default=True, help="How many nights.")
 @click.option("--kill", is_flag=True, help="kill -9 mirror, dedupe, etl and brokers at random moments.")
+@click.option("--cluster", is_flag=True, help="The aggregate is a cluster of three brokers, in one process.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -35,15 +36,18 @@ NIGHTS = 31
 )
 @click.option("--seed", type=int, default=None, help="Seed of all that is random; printed at the end.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as JSON on standard output.")
-def command(whole_year: bool, nights: int, kill: bool, out: Path, seed: int | None, as_json: bool) -> None:
+def command(whole_year: bool, nights: int, kill: bool, cluster: bool, out: Path, seed: int | None, as_json: bool) -> None:
     """Three datacenters' real flights: mirrored, deduplicated, a complete table a night.
+
+    With --cluster, --kill kills one broker of the aggregate at a time: a leader, the controller, a coordinator.
 
     Example: penstock demo --nights 7 --kill
     """  # fmt: skip
     from penstock.pipeline.demo.run import Plan, demo  # here, since the help must not need what these need
 
     nights = (flights.LAST_DAY - flights.FIRST_DAY).days + 1 if whole_year else nights
-    plan = Plan(out.resolve(), flights.FIRST_DAY, nights, kill, random.randrange(1 << 32) if seed is None else seed)
+    seed = random.randrange(1 << 32) if seed is None else seed
+    plan = Plan(out.resolve(), flights.FIRST_DAY, nights, kill, seed, cluster)
     expected = sum(1 for row in flights.rows() if flights.flight_id(row)[:10] <= plan.days[-1].isoformat())
     try:
         with Show(expected, nights) as show:
@@ -78,6 +82,6 @@ def _tell(outcome: Outcome, plan: Plan, show: Show) -> None:
     origins = ", ".join(f"{origin} {count:,}" for origin, count in sorted(verdict.by_origin.items()))
     show.console.print(f"{origins}; collectors sent {outcome.sent:,}, of them {outcome.duplicates:,} again")
     if outcome.kills:
-        show.console.print("killed by SIGKILL: " + ", ".join(f"{n} {c}x" for n, c in outcome.kills.items()))
+        show.console.print("killed: " + ", ".join(f"{n} {c}x" for n, c in outcome.kills.items()))
     word = "[green]exact[/green]" if outcome.right else "[red]NOT exact[/red]"
     show.console.print(f"{word} after {outcome.seconds:.0f} s (seed {plan.seed}); picture: {outcome.picture}")

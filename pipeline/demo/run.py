@@ -20,7 +20,7 @@ from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.demo import flights
 from penstock.pipeline.demo.check import Verdict, compare, count_values
 from penstock.pipeline.demo.lag import watch
-from penstock.pipeline.demo.parts import BrokerPart, Part, PartError
+from penstock.pipeline.demo.parts import BrokerPart, ClusterPart, Part, PartError
 from penstock.pipeline.demo.picture import draw
 from penstock.pipeline.demo.progress import Sample, Show
 from penstock.pipeline.demo.scrape import Latency, counted
@@ -51,6 +51,7 @@ class Plan:
     nights: int
     kill: bool
     seed: int
+    cluster: bool = False
 
     @property
     def days(self) -> list[datetime.date]:
@@ -84,7 +85,7 @@ class Run:
 
     plan: Plan
     show: Show
-    brokers: dict[str, BrokerPart]
+    brokers: dict[str, BrokerPart | ClusterPart]
     services: dict[str, Part] = field(default_factory=dict)
     collectors: dict[str, Part] = field(default_factory=dict)
     etl: Part | None = None
@@ -173,14 +174,14 @@ async def _keep(run: Run, part: Part, ready: str) -> None:
             raise PartError(f"{part.name} ended by itself (exit code {code}):\n{part.log_tail()}")
 
 
-async def _keep_broker(run: Run, broker: BrokerPart) -> None:
-    """Watch a broker that has been started; start it again whenever the demo has killed it."""
+async def _keep_broker(run: Run, broker: BrokerPart | ClusterPart) -> None:
+    """Watch a broker that has been started; start it again whenever the demo has killed it. A cluster starts its own again."""
     while True:
         kills = broker.kills
         code = await broker.wait()
         if run.ending:
             return
-        if broker.kills == kills:
+        if broker.kills == kills or isinstance(broker, ClusterPart):
             raise PartError(f"broker {broker.name} ended by itself (exit code {code}):\n{broker.log_tail()}")
         await broker.start()
 
@@ -257,7 +258,8 @@ async def _murder(run: Run, dice: random.Random) -> None:
         if run.etl is not None and run.etl.running and nights > nights_at_kill and dice.random() < ETL_KILL_SHARE:
             victims, nights_at_kill = [run.etl], nights
         victim = dice.choice([part for part in victims if part.running] or [run.services["mirror"]])
-        run.show.say(f"[red]kill -9 {victim.name}[/red]")
+        if not isinstance(victim, ClusterPart):  # It says itself which of its brokers it has killed.
+            run.show.say(f"[red]kill -9 {victim.name}[/red]")
         victim.kill()
 
 
@@ -348,7 +350,9 @@ async def demo(plan: Plan, show: Show) -> Outcome:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
     prepare_folder(plan.out)
     dice = random.Random(plan.seed)
-    run = Run(plan, show, {name: BrokerPart(name, plan.out) for name in (*flights.ORIGINS, AGGREGATE)})
+    brokers: dict[str, BrokerPart | ClusterPart] = {name: BrokerPart(name, plan.out) for name in flights.ORIGINS}
+    aggregate = ClusterPart(AGGREGATE, plan.out, TOPIC, show.say) if plan.cluster else BrokerPart(AGGREGATE, plan.out)
+    run = Run(plan, show, {**brokers, AGGREGATE: aggregate})
     try:
         await asyncio.gather(*(broker.start() for broker in run.brokers.values()))
         await _create_topics(run)

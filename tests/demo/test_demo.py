@@ -46,6 +46,21 @@ def test_two_nights_are_exact(tmp_path: Path) -> None:
     assert picture.startswith(b"\x89PNG") and struct.unpack(">II", picture[16:24]) == (11 * 110, 14 * 110)
 
 
+@pytest.mark.spark
+def test_nights_are_exact_while_brokers_of_a_cluster_are_killed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path / "out", "--nights", "2", "--seed", "7", "--cluster", "--kill"),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads(done.stdout)
+    assert outcome["right"] and outcome["verdict"]["rows"] == 842 + 943
+    assert outcome["kills"].get("aggregate", 0) > 0, "no broker of the cluster was killed"
+
+
 def alive(marker: str) -> list[str]:
     """Processes whose command line names the marker."""
     found = []

@@ -1,0 +1,184 @@
+"""Our clients and stages against three brokers, of which the leader, the controller and the coordinators are killed in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.broker import Cluster
+from penstock.errors import KafkaError
+from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.clients.producer import Delivery, Producer
+from penstock.pipeline.clients.transaction import TransactionalSender, TransactionState
+from penstock.pyx.record.builder import BatchBuilder
+from support import dedupe_world, mirror_world
+from support.harness import BrokerProcess
+from support.moving_cluster import PROPERTIES, moving
+
+LIMIT_S = 120.0
+TURNS = 80
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three brokers in this process."""
+    with Cluster(properties=PROPERTIES) as cluster:
+        yield cluster
+
+
+def create(cluster: Cluster, *names: str) -> None:
+    """Topics of two partitions."""
+
+    async def work() -> None:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topics(dict.fromkeys(names, 2))
+
+    asyncio.run(work())
+
+
+def wake_coordinators(cluster: Cluster) -> None:
+    """Have the coordinators' topics made, so that somebody leads them; `t` has two partitions."""
+    with Producer(cluster.bootstrap, transactional_id="first") as producer:
+        producer.begin()
+        producer.send("t", value=b"first", partition=1)
+        producer.send_offsets({("t", 1): 0}, "first")
+        producer.commit()
+
+
+def test_a_producer_and_a_group_lose_nothing_and_read_in_order(cluster: Cluster) -> None:
+    create(cluster, "t")
+    wake_coordinators(cluster)
+    group = {"group.id": "readers", "auto.offset.reset": "earliest", "session.timeout.ms": 30_000, "enable.auto.commit": False}
+    sent: list[Delivery] = []
+    got: list[ConsumerRecord] = []
+    with Producer(cluster.bootstrap, linger_ms=1, batch_size=500) as producer, Consumer(cluster.bootstrap, **group) as consumer:
+        consumer.subscribe(["t"])
+        with moving(cluster, "t") as done:
+            while not done.is_set():
+                sent += [producer.send("t", value=b"%d" % (len(sent) + i), partition=0) for i in range(20)]
+                got += consumer.poll(0.05)
+        producer.flush(LIMIT_S)
+        assert [delivery.result().offset for delivery in sent] == list(range(len(sent)))
+        while sum(record.partition == 0 for record in got) < len(sent):
+            more = consumer.poll(LIMIT_S)
+            assert more, (len(got), len(sent))
+            got += more
+        consumer.commit()
+    values = [record.value for record in got if record.partition == 0]
+    assert values == [b"%d" % number for number in range(len(sent))], "a record twice, missing, or in another order"
+    with Consumer(cluster.bootstrap, **group) as again:
+        again.subscribe(["t"])
+        assert again.poll(2.0) == [], "the group's position is what it has committed"
+
+
+def test_transactions_are_whole_and_their_positions_are_theirs(cluster: Cluster) -> None:
+    create(cluster, "t")
+    wake_coordinators(cluster)
+
+    async def run(done: threading.Event) -> int:
+        async with Admin(cluster.bootstrap) as client:
+            tp = ("t", 0)
+            sender = TransactionalSender(client, "turns")
+            await sender.init()
+            turn = 0
+            while turn < TURNS or not done.is_set():
+                try:
+                    await sender.begin()
+                    values = [b"%d-%d" % (turn, number) for number in range(10)]
+                    await asyncio.gather(*[sender.send_raw(tp, [batch(sender, tp, value)]) for value in values])
+                    await sender.send_offsets("turns", {tp: (turn + 1, "")})
+                    await sender.commit()
+                    await asyncio.sleep(0.02)
+                except KafkaError:
+                    if sender.state is TransactionState.MUST_ABORT:
+                        await sender.abort()
+                    else:
+                        await sender.init()
+                position = (await client.committed("turns", [tp]))[tp]
+                turn = 0 if position is None else position[0]
+            ends = await client.list_offsets({tp: LATEST}, isolation="read_committed")
+            assert ends[tp].offset > 0
+            return turn
+
+    with moving(cluster, "t") as done:
+        turns = asyncio.run(run(done))
+    expected = [b"%d-%d" % (turn, number) for turn in range(turns) for number in range(10)]
+    with Consumer(cluster.bootstrap, **{"isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([("t", 0)])
+        got: list[bytes | None] = []
+        while len(got) < len(expected):
+            more = consumer.poll(LIMIT_S)
+            assert more, len(got)
+            got += [record.value for record in more]
+    assert got == expected
+
+
+def batch(sender: TransactionalSender, tp: tuple[str, int], value: bytes) -> bytes:
+    """A batch of one record in the transaction that is open."""
+    builder = BatchBuilder()
+    builder.append(None, value, 0)
+    return builder.build(sender.producer_id, sender.producer_epoch, sender.next_sequence(tp, 1), True)
+
+
+def test_admin_work_goes_on(cluster: Cluster) -> None:
+    create(cluster, "t")
+    wake_coordinators(cluster)
+
+    async def work(done: threading.Event) -> int:
+        made = 0
+        async with Admin(cluster.bootstrap) as admin:
+            while not done.is_set():
+                name = f"made-{made}"
+                await admin.create_topics({name: 3}, replication_factor=2)  # One of three may be away.
+                assert set((await admin.metadata([name], refresh=True)).topics[name].partitions) == {0, 1, 2}
+                await admin.delete_topics([name])
+                assert await admin.committed("first", [("t", 1)]) == {("t", 1): (0, "")}
+                made += 1
+        return made
+
+    with moving(cluster, "t") as done:
+        assert asyncio.run(work(done)) > 0
+
+
+def test_a_mirror_into_a_cluster_copies_everything_once(tmp_path: Path, cluster: Cluster, shared_broker: BrokerProcess) -> None:
+    with mirror_world.World(tmp_path, {"EWR": shared_broker}, cluster, penstock_mirror_batch_bytes=3000) as w:
+        w.fill(5)
+        w.mirror.start()
+        w.await_copied()
+        with moving(cluster, w.topic) as done:
+            while not done.wait(0.1):
+                w.fill(2)
+                w.fill_transactions("ca")
+        w.finish()
+
+
+def test_a_mirror_out_of_a_cluster_copies_everything_once(
+    tmp_path: Path, cluster: Cluster, shared_broker: BrokerProcess
+) -> None:
+    with mirror_world.World(tmp_path, {"EWR": cluster}, shared_broker, penstock_mirror_batch_bytes=3000) as w:
+        w.fill(5)
+        create(cluster, "t")
+        wake_coordinators(cluster)
+        w.mirror.start()
+        w.await_copied()
+        with moving(cluster, w.topic) as done:
+            while not done.wait(0.5):
+                pass
+        w.fill(5)
+        w.finish()
+
+
+def test_dedupe_on_a_cluster_drops_repeats_and_nothing_else(tmp_path: Path, cluster: Cluster) -> None:
+    with dedupe_world.World(tmp_path, cluster, penstock_dedupe_batch_bytes=4000) as w:
+        w.fill(3)
+        w.stage.start()
+        w.await_done()
+        with moving(cluster, w.topic) as done:
+            while not done.is_set():
+                w.fill(1)
+        w.finish()
