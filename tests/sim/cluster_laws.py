@@ -7,7 +7,8 @@
 - I4 no high watermark is above the log end of a member of the store's ISR; in one run of a replica none goes back.
 - I5 offset -> record is one function for all readers for all time; a poll neither skips nor goes back.
 - I6 epochs grow: leader, partition, controller, broker; an epoch has one leader in the store's history.
-- I7 the leader is in the ISR, or nobody leads; the ISR is among the replicas; ISR and ELR are never both empty.
+- I7 the leader is in the ISR, or nobody leads; the ISR is among the replicas; ISR and ELR are never both empty, but by an
+  operator's word.
 - I8 no truncation is refused: nobody is asked to cut below its high watermark, but by an unclean election.
 - I9 an acks=all that is answered was held by min.insync.replicas replicas.
 - I11 only the newest controller writes states.
@@ -57,6 +58,7 @@ class Laws:
 
     def __init__(self) -> None:
         self.truths: dict[Partition, Truth] = {}
+        self.given_up: set[Partition] = set()  # by an operator: what no live replica has
         self.controller_epoch = 0
 
     def add(self, partition: Partition, replicas: tuple[int, ...], state: LeaderAndIsr, logs: dict[int, ReplicaLog]) -> None:
@@ -74,19 +76,20 @@ class Laws:
             leader = truth.stored.setdefault(new.leader_epoch, new.leader)
             _hold(leader == new.leader, "I6", f"epoch {new.leader_epoch} is of {leader} and of {new.leader}")
             _hold(new.leader in new.isr, "I7", f"{new}")
-        _hold(bool(new.isr or new.elr), "I7", f"nobody is left: {new}")
+        _hold(bool(new.isr or new.elr) or partition in self.given_up, "I7", f"nobody is left: {new}")
         _hold(set(new.seats) <= set(truth.replicas) and not set(new.isr) & set(new.elr), "I7", f"{new}")
         truth.state = new
         truth.least_min = min(truth.least_min, new.needed(truth.replicas))
         if new.unclean_epoch != old.unclean_epoch:
-            self._on_unclean(truth, new)
+            self._on_unclean(truth, new, partition in self.given_up)
         self.on_change(partition)
 
-    def _on_unclean(self, truth: Truth, new: LeaderAndIsr) -> None:
+    def _on_unclean(self, truth: Truth, new: LeaderAndIsr, is_given_up: bool) -> None:
         log, dirty = truth.logs[new.leader], new.leader in truth.dirty
-        if not truth.tainted and not dirty:
+        if not truth.tainted and not dirty and not is_given_up:
             self._holds_shown(truth, log, f"{new.leader} was elected uncleanly")
-        longest = max((one.last_epoch, one.end) for one in truth.logs.values())
+        asked = truth.high_watermarks if is_given_up else truth.logs  # An operator's word is about the replicas that run.
+        longest = max((truth.logs[one].last_epoch, truth.logs[one].end) for one in asked)
         _hold(dirty or longest == (log.last_epoch, log.end), "I3", f"{new.leader} leads uncleanly, and a longer log is there")
         truth.tainted = True
 

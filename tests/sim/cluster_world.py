@@ -736,12 +736,25 @@ class ClusterWorld(Clockwork):
         to = self.brokers[action.answer.ask.broker]
         self.send("altered", broker.id, to.id, lambda: self._altered(to, action.answer))
 
-    def wish(self, *, leader: int | None = None, min_isr: int | None = None, partition: Partition = ("topic", 0)) -> None:
-        """Ask the controller that acts for another leader or another min.insync.replicas."""
+    def wish(
+        self,
+        *,
+        leader: int | None = None,
+        min_isr: int | None = None,
+        gives_up: bool = False,
+        partition: Partition = ("topic", 0),
+    ) -> None:
+        """Ask the controller that acts for another leader or another min.insync.replicas, or give up what no live replica
+        has."""
+        if gives_up:
+            self.laws.given_up.add(partition)
         for broker in self.brokers:
             machine = broker.controller
             if broker.is_up and machine is not None and partition in machine.partitions:
-                self._act(broker, controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr))
+                self._act(
+                    broker,
+                    controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr, gives_up=gives_up),
+                )
         if self.calm:
             self.settle()
 

@@ -656,6 +656,49 @@ def leader_is_alone_and_nobody_else_may_lead() -> None:
     world.produce(0)
 
 
+def lead_shortest(patch: Patch) -> None:
+    real = elections.lead_unclean
+    patch.setattr(elections, "lead_unclean", lambda state, among, log_end: real(state, [min(among, key=log_end)], log_end))
+
+
+def operator_gives_up() -> None:
+    """Broker 0 alone had a record, and is gone. An operator lets the best of the others lead; then broker 0 is back."""
+    world = CalmWorld(min_isr=1)
+    world.keep_out(2)
+    assert world.produce(0)
+    world.keep_out(1)
+    assert world.produce(0) and world.produce(0)
+    assert [len(world.log(one)) for one in (0, 1)] == [3, 2] and len(world.log(2)) < 2
+    world.die(0)
+    assert world.state.leader == NO_LEADER and world.state.isr == (0,)
+    world.wish(gives_up=True)
+    world.check_leader(1)
+    assert len(world.log(1)) == 2 and world.state.unclean_epoch == world.state.leader_epoch
+    assert world.produce(1)
+    world.back(0)
+    assert world.log(0) == world.log(1) == world.log(2) and set(world.state.isr) == {0, 1, 2}
+
+
+def operator_gives_up_the_only_log() -> None:
+    """All replicas lost everything. Only an operator's word takes the last seat away."""
+    world = CalmWorld()
+    assert world.produce(0)
+    world.die(2)
+    for one in (0, 1):
+        world.power_cut(one, keep=0)
+        world.expire(one)
+    world.settle()
+    world.back(1)
+    assert world.state.leader == NO_LEADER and world.state.seats
+    world.wish(gives_up=True)
+    world.check_leader(1)
+
+
+def ignore_operators(patch: Patch) -> None:
+    real = controller.on_wish
+    patch.setattr(controller, "on_wish", lambda *given, **wish: real(*given, **{**wish, "gives_up": False}))
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One broken rule, the history that shows it, and what the laws say then."""
@@ -692,6 +735,8 @@ MUTANTS = {
     "high watermark before the cut": Mutant(set_high_watermark_first, expelled_leader_has_own_record, "I5:"),
     "one epoch for two": Mutant(keep_epoch, leader_dies, "I[16]:"),
     "no last seat": Mutant(drop_last_seat, everybody_loses_power, "I7:"),
+    "the shortest log": Mutant(lead_shortest, operator_gives_up, "I3: .* a longer log"),
+    "no operator": Mutant(ignore_operators, operator_gives_up_the_only_log, "I12:"),
     "no repetition": Mutant(never_repeat, proposal_is_lost, "I12:"),
 }
 

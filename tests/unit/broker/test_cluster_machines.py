@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.cluster import acks, controller, elections, follower, lease, planning, registration
+from penstock.broker.cluster import acks, balance, controller, elections, follower, lease, planning, registration
 from penstock.broker.cluster.controller import Controller, Outcome, ReadState, SendRoles, WriteStates
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
@@ -92,6 +92,58 @@ def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
     assert (chosen.leader, chosen.unclean_epoch) == (3, 5)
     image.log_ends[3] = (10, (4, 7))  # an older registration's
     assert planning.plan(image, live) == state
+
+
+def test_a_lost_log_counts_as_none_where_config_allows_an_unclean_election() -> None:
+    state = LeaderAndIsr(NO_LEADER, 4, (2,), unclean=(2,), min_isr=1)
+    image = planning.Image(b"id", REPLICAS, state, {2: 11, 3: 12}, log_ends={3: (12, (4, 7))}, without_log={2: 11})
+    live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
+    assert planning.plan(image, live) == state
+    image.may_lose = True
+    assert planning.plan(image, live).leader == 3
+    alone = planning.Image(b"id", (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
+    assert planning.plan(alone, live) == state
+    alone.is_given_up = True
+    empty = planning.plan(alone, live)
+    assert (empty.leader, empty.isr, empty.elr, empty.unclean) == (NO_LEADER, (), (), ())
+    alone.state, alone.without_log, alone.log_ends = empty, {}, {2: (11, (-1, 0))}
+    led = planning.plan(alone, live)
+    assert (led.leader, led.isr, led.unclean_epoch) == (2, (2,), 5)
+
+
+def test_patience_ends_once() -> None:
+    machine = Controller(3, epoch=7, epoch_version=6)
+    state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
+    ends = {2: (12, (4, 5)), 3: (13, (4, 7))}
+    image = planning.Image(b"id", REPLICAS, state, log_ends=ends, patience_ms=1_000)
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in (2, 3)}
+    noted = {one: Incarnation("i", noted=10 + one, version=2) for one in (2, 3)}
+    assert not writes(controller.on_image(machine, {("t", 0): image}, brokers, noted, 5_000))
+    assert not writes(controller.on_time(machine, 5_999))
+    assert len(writes(controller.on_time(machine, 6_000))) == 1
+    assert machine.writing["t", 0].state.leader == 3
+
+
+def test_preferred_leaders_in_sync_lead_again_where_a_broker_lacks_too_many() -> None:
+    states = [LeaderAndIsr(2, 4, (1, 2)), LeaderAndIsr(2, 4, (2,)), LeaderAndIsr(1, 4, (1, 2)), LeaderAndIsr(2, 4, (1, 2))]
+    orders = ((1, 2), (1, 2), (1, 2), (2, 1))
+    partitions = {
+        ("t", at): planning.Image(b"id", order, state) for at, (order, state) in enumerate(zip(orders, states, strict=True))
+    }
+    assert balance.find_unbalanced(partitions, {1, 2}, 60) == [("t", 0)]
+    assert balance.find_unbalanced(partitions, {1, 2}, 67) == []
+    assert balance.find_unbalanced(partitions, {2}, 10) == []
+
+
+def test_a_role_that_a_deletion_overtook_is_not_told_again() -> None:
+    machine, actions = cluster(1)
+    request = roles_for(actions, 2)
+    told = {("t", 0): RoleAnswer(ErrorCode.UNKNOWN_TOPIC_ID)}
+    answer = LeaderAndIsrAnswer(2, 12, ErrorCode.NONE, 7, told)
+    controller.on_deleting(machine, [("t", 0)], 1)
+    controller.on_answer(machine, request, answer, 2)
+    controller.on_deleted(machine, [("t", 0)], 3)
+    assert controller.on_time(machine, 99_999) == []
 
 
 def test_a_follower_takes_no_batch_of_a_falling_or_unasked_epoch() -> None:
