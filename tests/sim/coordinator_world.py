@@ -93,6 +93,7 @@ class Log:
     epochs: dict[int, int] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)  # the next one of a producer's epoch
     open: set[int] = field(default_factory=set)  # producers with a transaction
+    ended: dict[int, int] = field(default_factory=dict)  # where a producer's last marker stands
     end: int = 0
 
     def append(self, item: Written) -> int:
@@ -113,9 +114,17 @@ class Log:
                 self.sequences[producer] = expected + 1
             self.epochs[producer] = item.producer_epoch
             (self.open.discard if item.kind == "marker" else self.open.add)(producer)
+            if item.kind == "marker":
+                self.ended[producer] = len(self.written)
         self.written.append(item)
         self.end += max(1, len(item.records))
         return E.NONE
+
+    def begins(self, item: Written) -> bool:
+        """Whether a batch would begin its producer's transaction here."""
+        epoch = self.epochs.get(item.producer_id, -1)
+        goes_on = item.producer_id in self.open and item.producer_epoch == epoch
+        return not goes_on and item.producer_epoch >= epoch
 
     def offset(self) -> int:
         """Of the next record; a batch of several takes as many."""
@@ -160,10 +169,13 @@ class OffsetReader:
 
 
 class World(Clockwork):
-    """One run. `run()` plays it, `check()` at its end raises Violation."""
+    """One run. `run()` plays it, `check()` at its end raises Violation. guarded: as the broker does; else a produce that
+    begins a transaction is appended whatever came since its coordinator was asked.
+    """
 
-    def __init__(self, seed: int, duration_ms: int = 120_000) -> None:
+    def __init__(self, seed: int, duration_ms: int = 120_000, *, guarded: bool = True) -> None:
         super().__init__(seed, duration_ms)
+        self.guarded = guarded
         self.logs = {name: Log(name) for name in (OFFSETS, STATE, *DATA)}
         self.reader = OffsetReader()
         self.incarnation = 0
@@ -246,23 +258,32 @@ class World(Clockwork):
                 self.later(delay_ms, lambda: self._produced(name, partition, item, finish))
 
     def _produced(self, name: str, partition: TopicPartition, item: Written, finish: Callable[[int], None]) -> None:
-        """As the broker does: a batch that begins a transaction is verified, or added, before it is appended."""
+        """As a broker does that isn't the coordinator: a batch that begins a transaction is verified, or added, and appended
+        some time later, if no marker of its producer came since the question.
+        """
         log = self.logs[partition]
-        epoch = log.epochs.get(item.producer_id, -1)
-        goes_on = item.producer_id in log.open and item.producer_epoch == epoch
-        if goes_on or item.producer_epoch < epoch:
+        if not log.begins(item):
             self._append_data(log, item, finish)
             return
         self.count("begun in a partition")
+        guard = len(log.written)
+
+        def append() -> None:
+            if self.guarded and log.begins(item) and log.ended.get(item.producer_id, -1) >= guard:
+                self.count("refused by its guard")
+                finish(E.NOT_ENOUGH_REPLICAS)
+            else:
+                self._append_data(log, item, finish)
 
         def added(error: int) -> None:
-            # What was stored meanwhile counts: the broker adds and appends in one step.
+            # What was stored meanwhile counts: the coordinator adds and verifies in one step.
             verdict = error or verify(self.transaction(name), item.producer_id, item.producer_epoch, partition)
             if verdict:
                 self.count(f"refused {KafkaError(verdict).name} v{item.version}")
                 finish(verdict)
             else:
-                self._append_data(log, item, finish)
+                late = self.fault(0.05)
+                self.later(self.random.randrange(1, TXN_TIMEOUT_MS if late else 40), append)
 
         if item.version < 2:
             added(E.NONE)
@@ -859,7 +880,7 @@ class Producer:
             elif error == E.INVALID_PRODUCER_EPOCH:
                 self.world.count("zombie refused")
                 self.fenced()
-            elif tries and error in (None, E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE):
+            elif tries and error in (None, E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_ENOUGH_REPLICAS):
                 pause = self.world.random.randrange(20, 200)
                 self.world.later(pause, lambda: self.send(item, partitions, with_offsets, tries - 1))
             elif error is None or error == E.TRANSACTION_ABORTABLE:

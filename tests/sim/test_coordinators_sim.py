@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from sim.coordinator_world import World
+from sim.coordinator_world import Violation, World
 
 RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "8"))
 
@@ -40,8 +40,21 @@ def test_nothing_is_lost_or_half_done_through_crashes() -> None:
             "committed v0",
             "refused TRANSACTION_ABORTABLE v0",
             "begun in a partition",
+            "refused by its guard",
         )
         assert not [what for what in must_happen if not seen[what]], "the runs saw too little to mean anything"
+
+
+def test_without_its_guard_a_produce_gets_into_another_transaction() -> None:
+    """Something comes between the question to the coordinator and the append."""
+    found = 0
+    for seed in range(1, 2 * RUNS + 1):
+        try:
+            World(seed, guarded=False).run()
+        except Violation as violation:
+            print("seed", seed, violation)
+            found += 1
+    assert found, "the runs saw too little to mean anything"
 
 
 def test_a_seed_plays_the_same_run_again() -> None:
