@@ -16,6 +16,8 @@ from penstock.broker.cluster.lease import Lease, renew
 from penstock.broker.store.base import NodeExistsError, NoNodeError, SessionLostError, Store, StoreError, paths
 from penstock.pyx.log.logmanager import LogManager
 
+NEVER_MS = 1 << 62
+
 _log = log.get(__name__)
 
 
@@ -53,6 +55,9 @@ class LeaseHolder:
         if not self._is_enabled:
             return
         self._lease = Lease(store.session_timeout_ms)
+        if not store.session_timeout_ms:  # It ends by its owner's word alone.
+            self._lease.until_ms = NEVER_MS
+            return self._tell()
         is_made = False
         while True:
             sent_ms = boottime_ms()
