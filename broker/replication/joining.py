@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Context
 from penstock.broker.listeners import Listener
@@ -20,6 +21,8 @@ from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.pyx.log.logmanager import LogManager
+
+_log = log.get(__name__)
 
 
 class Joining:
@@ -93,6 +96,11 @@ class Joining:
         dirs, topics = context.dirs, context.topics
         assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
         is_cut = any(one.partitions and one.may_be_cut and not one.was_clean for one in dirs.online)
+        if is_cut:
+            _log.warning(
+                "a power cut came before this start, or may have: where a partition has no other replica, "
+                "its newest records may be gone, also those of a transaction that is committed; its producer is not fenced for that"
+            )
         return Cluster(
             self._node_id,
             dirs.first.cluster_id,
