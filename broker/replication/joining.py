@@ -99,7 +99,7 @@ class Joining:
         if is_cut:
             _log.warning(
                 "a power cut came before this start, or may have: where a partition has no other replica, "
-                "its newest records may be gone, also those of a transaction that is committed; its producer is not fenced for that"
+                "its newest records may be gone, also those of a committed transaction; no producer is fenced for that"
             )
         return Cluster(
             self._node_id,
