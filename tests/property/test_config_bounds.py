@@ -264,6 +264,7 @@ HIGHEST_THAT_SERVES = {
     "default.replication.factor": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
 }
 
 
