@@ -359,6 +359,7 @@ class NoTopics:
     """What handlers ask of topics, logs and groups, where there are none."""
 
     producers = None
+    isolated: frozenset[str] = frozenset()
 
     def get(self, name: str) -> None:
         return None
@@ -452,6 +453,7 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
     context = SimpleNamespace(
         topics=none, log_manager=none, groups=none, dirs=none, entities=none, patience=Patience(), node_id=1, cluster_id="c",
         brokers_for=lambda name: {1: ("h", 1)}, racks={}, controller_id=1, cluster=None,
+        transactions=SimpleNamespace(markers=None),
         config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
     )  # fmt: skip
 
@@ -541,7 +543,7 @@ def told_of(topics: Watched, names: int, *, gone: bool) -> Answers:
         answers = Answers(gone={1} if gone else set())
         context = SimpleNamespace(
             topics=topics, patience=Patience(), node_id=1, cluster_id="c", brokers_for=lambda name: {1: ("h", 1)}, racks={},
-            controller_id=1, config={"auto.create.topics.enable": False},
+            controller_id=1, cluster=None, config={"auto.create.topics.enable": False},
         )  # fmt: skip
         rim = dispatch.Dispatch(cast(Context, context), cast(Any, answers))
         topic = MetadataRequest.MetadataRequestTopic
