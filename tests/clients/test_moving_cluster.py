@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,11 @@ def batch(sender: TransactionalSender, tp: tuple[str, int], value: bytes) -> byt
     return builder.build(sender.producer_id, sender.producer_epoch, sender.next_sequence(tp, 1), True)
 
 
+async def seen(admin: Admin, topic: str) -> set[int]:
+    """A topic's partitions, as some broker shows them. Raises KafkaError: the controller hasn't told that one yet."""
+    return set((await admin.metadata([topic], refresh=True)).topic(topic).partitions)
+
+
 def test_admin_work_goes_on(cluster: Cluster) -> None:
     create(cluster, "t")
     wake_coordinators(cluster)
@@ -135,7 +141,7 @@ def test_admin_work_goes_on(cluster: Cluster) -> None:
             while not done.is_set():
                 name = f"made-{made}"
                 await admin.create_topics({name: 3}, replication_factor=2)  # One of three may be away.
-                assert set((await admin.metadata([name], refresh=True)).topics[name].partitions) == {0, 1, 2}
+                assert await admin.retry(partial(seen, admin, name)) == {0, 1, 2}
                 await admin.delete_topics([name])
                 assert await admin.committed("first", [("t", 1)]) == {("t", 1): (0, "")}
                 made += 1
