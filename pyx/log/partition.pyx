@@ -20,7 +20,7 @@ from penstock.pyx.log.logconfig cimport config_flushes
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, amendment_clear, end_of, folder_release, is_offline, log_of,
 )
-from penstock.pyx.log.producerstate cimport producers_clear
+from penstock.pyx.log.producerstate cimport ProducerEntry, producers_clear, sequence_is_after
 from penstock.pyx.log.role cimport NO_BROKER, NO_EPOCH, ROLE_LEADER
 from penstock.pyx.log.segment cimport segment_release
 from penstock.pyx.log.topictally cimport (
@@ -150,6 +150,22 @@ cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept n
     known = logs.topic_ids.count(topic_id) != 0
     pthread_rwlock_unlock(&logs.lock)
     return known
+
+
+cdef bint partition_took(Partition* partition, int64_t producer_id, int16_t epoch, int32_t sequence) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef const ProducerEntry* entry
+    cdef bint took = False
+    pthread_mutex_lock(&p.lock)
+    found = p.log.producers.entries.find(producer_id)
+    if found != p.log.producers.entries.end():
+        entry = &at(found).second
+        took = entry.epoch > epoch or (
+            entry.epoch == epoch and entry.count > 0
+            and not sequence_is_after(sequence, entry.batches[entry.count - 1].last_sequence)
+        )
+    pthread_mutex_unlock(&p.lock)
+    return took
 
 
 cdef void logset_add(LogSet* logs, Partition* partition, Partition* before) noexcept nogil:

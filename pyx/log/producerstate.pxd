@@ -42,6 +42,12 @@ cdef enum:
     PRODUCER_BATCHES = 5               # how many a producer may have in flight, and so may send again
     NO_EPOCH = -1
     NO_OFFSET = -1
+    SEQUENCE_MASK = 0x7fffffff         # after the largest sequence comes 0
+    SEQUENCES_AHEAD_MAX = 0x40000000   # half of them: one further away lies before
+
+cdef inline bint sequence_is_after(int32_t sequence, int32_t other) noexcept nogil:
+    cdef int32_t ahead = (sequence - other) & SEQUENCE_MASK
+    return 0 < ahead < SEQUENCES_AHEAD_MAX
 
 cdef struct BatchMark:
     int32_t last_sequence

@@ -20,7 +20,7 @@ from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, is_internal, logset_lease, logset_nobody, partition_enter, partition_held, partition_known_id,
     partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_topic,
-    partition_topic_number,
+    partition_took, partition_topic_number,
 )
 from penstock.pyx.log.role cimport NO_EPOCH
 from penstock.pyx.log.topictally cimport tally_refusals
@@ -165,6 +165,25 @@ cdef int16_t _find_partition(
     if is_internal(<const char*>topic.name.p, <size_t>topic.name.n):
         return INVALID_TOPIC_EXCEPTION
     return UNKNOWN_TOPIC_OR_PARTITION
+
+
+cdef int16_t _find_refusal(
+    LogSet* logs, const Sender* sender, const ProduceTopic* topic, int32_t index, const SentBatch* sent
+) noexcept nogil:
+    """The error of an earlier batch that has to come before this one: it isn't in the log, by way of no leader."""
+    cdef SentBatch earlier = sent[0]
+    cdef Partition* partition
+    cdef int16_t error = refusals_find(sender, sent, &earlier.sequence)
+    if error == 0:
+        return 0
+    partition = produce_find(logs, topic, index)
+    if partition == NULL:
+        return error
+    if partition_took(partition, earlier.producer_id, earlier.epoch, earlier.sequence):
+        refusals_note(sender, &earlier, 0)
+        error = 0
+    partition_release(partition)
+    return error
 
 
 cdef ProduceGroup* produce_group_new(bint in_line) noexcept nogil:
@@ -349,7 +368,7 @@ cdef ProduceResult produce_take(
             place += 1
             _name_sent(&topic, index, records, &part.sent)
             if part.append.done.error == 0:
-                part.append.done.error = refusals_find(sender, &part.sent)
+                part.append.done.error = _find_refusal(logs, sender, &topic, index, &part.sent)
                 if part.append.done.error != 0 and g.asked_n > 0:
                     _untake(g, asked)     # the group may have the batch that it waits for
                     return PRODUCE_HELD

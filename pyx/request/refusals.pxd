@@ -8,7 +8,8 @@ transaction.
 
 So the lowest refused sequence of each producer in each partition is remembered for its connection. A later sequence is
 refused with the same error, until the refused one was taken, or was refused with an error that the client doesn't try
-again. A new epoch begins at sequence 0 and ends this. Nothing is asked of a producer that had no batch refused.
+again. In a cluster another leader may take it: then it is in the log once this broker leads again (`partition_took`), and
+the client sends what comes behind it (*a producer that is refused for ever*). A new epoch begins at sequence 0 and ends this. Nothing is asked of a producer that had no batch refused.
 
 All of a plane's threads share one Refusals. It is almost always empty. An empty one costs an atomic load a batch, any
 other a mutex. What it remembers has a bound: of a connection that passes it all is forgotten, and for that connection
@@ -42,8 +43,8 @@ cdef Refusals* refusals_new() noexcept nogil
 cdef void refusals_free(Refusals* refusals) noexcept nogil
 # The first batch of records as they came; without a sequence if they are no whole batch of magic 2.
 cdef void refusals_parse(const uint8_t* records, int32_t n, SentBatch* out) noexcept nogil
-# The error of an earlier batch that has to come before this one; 0: there is none.
-cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent) noexcept nogil
+# The error of an earlier batch that has to come before this one, whose sequence goes to `first`; 0: there is none.
+cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent, int32_t* first) noexcept nogil
 # What became of a batch: `error` is its answer's, 0 = it was taken.
 cdef void refusals_note(const Sender* sender, const SentBatch* sent, int16_t error) noexcept nogil
 # The connection is closed.

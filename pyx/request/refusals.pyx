@@ -13,14 +13,11 @@ from penstock.pyx.linux.posix cimport (
     pthread_mutex_t, pthread_mutex_unlock,
 )
 from penstock.pyx.log.files cimport dropped, made
+from penstock.pyx.log.producerstate cimport sequence_is_after
 from penstock.pyx.record.batch cimport (
     BASE_SEQUENCE_AT, MAGIC_2, MAGIC_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT,
 )
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64
-
-cdef enum:
-    SEQUENCE_MASK = 0x7fffffff         # after the largest sequence comes 0
-    SEQUENCES_AHEAD_MAX = 0x40000000   # half of them: one further away lies before
 
 cdef struct Refusal:
     int16_t epoch
@@ -70,11 +67,6 @@ cdef inline bint _is_tried_again(int16_t error) noexcept nogil:
     )
 
 
-cdef inline bint _is_after(int32_t sequence, int32_t other) noexcept nogil:
-    cdef int32_t ahead = (sequence - other) & SEQUENCE_MASK
-    return 0 < ahead < SEQUENCES_AHEAD_MAX
-
-
 cdef string _key(const SentBatch* sent) noexcept nogil:
     cdef string key
     key.append(<const char*>&sent.producer_id, sizeof(int64_t))
@@ -91,7 +83,7 @@ cdef inline bint _is_idle(const Sender* sender, const SentBatch* sent) noexcept 
     return not _may_be_known(sender, sent) or atomic_load32(&sender.refusals.count) == 0
 
 
-cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent) noexcept nogil:
+cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent, int32_t* first) noexcept nogil:
     cdef Refusals* refusals = sender.refusals
     cdef Refusal* known
     cdef int16_t error = 0
@@ -103,8 +95,9 @@ cdef int16_t refusals_find(const Sender* sender, const SentBatch* sent) noexcept
         found = at(of).second.find(_key(sent))
         if found != at(of).second.end():
             known = &at(found).second
-            if known.epoch == sent.epoch and _is_after(sent.sequence, known.sequence):
+            if known.epoch == sent.epoch and sequence_is_after(sent.sequence, known.sequence):
                 error = known.error
+                first[0] = known.sequence
     pthread_mutex_unlock(&refusals.lock)
     return error
 
@@ -124,7 +117,7 @@ cdef void _remember(Refusals* refusals, const Sender* sender, const SentBatch* s
     known = &at(of)[_key(sent)]
     if of.size() > before:
         atomic_add32(&refusals.count, 1)
-    elif known.epoch == sent.epoch and _is_after(sent.sequence, known.sequence):
+    elif known.epoch == sent.epoch and sequence_is_after(sent.sequence, known.sequence):
         return                         # it is refused because of an earlier one
     known.epoch = sent.epoch
     known.sequence = sent.sequence
@@ -139,7 +132,7 @@ cdef void _forget_one(Refusals* refusals, const Sender* sender, const SentBatch*
     found = at(of).second.find(_key(sent))
     if found == at(of).second.end():
         return
-    if at(found).second.epoch == sent.epoch and _is_after(sent.sequence, at(found).second.sequence):
+    if at(found).second.epoch == sent.epoch and sequence_is_after(sent.sequence, at(found).second.sequence):
         return
     at(of).second.erase(found)
     atomic_add32(&refusals.count, -1)

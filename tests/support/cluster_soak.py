@@ -31,7 +31,7 @@ from support.patience import until
 
 TOPIC, PARTITIONS, FACTOR = "soak", 4, 3
 PAUSE_S = (0.2, 8.0)
-BODIES = (Load.idempotent, Load.idempotent, Load.member, Load.watcher)
+BODIES = (Load.idempotent, Load.idempotent, Load.transactional, Load.member, Load.watcher)
 
 
 class ClusterSoak:

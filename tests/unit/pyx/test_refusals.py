@@ -136,6 +136,34 @@ def test_a_producer_whose_state_has_expired_goes_on(served: Broker, partition: P
     assert (partition.sequences(), partition.sequences(2)) == ([500], [900])
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_another_leader_has_taken_is_not_waited_for(served: Broker, partition: Partition, version: int) -> None:
+    name = partition.name
+    LOGS.open_replica(name, topic_id(name), 0, str(partition.root), {})
+    with served.connect() as peer:
+        assert ask(peer, version, [frame(name, version, sequence) for sequence in (0, 1)]) == [NOT_LEADER] * 2
+        # The client sends the first one to another broker, whose log this one follows; then this one leads.
+        assert LOGS.set_follower(name, 0, broker_epoch=7, leader=2, leader_epoch=3, partition_epoch=1, unclean_epoch=-1)
+        LOGS.append_replica(name, 0, batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0))
+        assert ask(peer, version, [frame(name, version, 3)]) == [NOT_LEADER]
+        assert LOGS.set_leader(name, 0, broker_epoch=7, leader_epoch=4, partition_epoch=2, replicas=[], enough=1)
+        assert ask(peer, version, [frame(name, version, sequence) for sequence in (1, 2, 3)]) == [0] * 3
+    assert partition.sequences() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_new_leader_waits_for_what_nobody_has_taken(served: Broker, partition: Partition, version: int) -> None:
+    name = partition.name
+    LOGS.open_replica(name, topic_id(name), 0, str(partition.root), {})
+    with served.connect() as peer:
+        assert ask(peer, version, [frame(name, version, 0)]) == [NOT_LEADER]
+        assert LOGS.set_leader(name, 0, broker_epoch=7, leader_epoch=4, partition_epoch=2, replicas=[], enough=1)
+        partition.fill()
+        assert ask(peer, version, [frame(name, version, 1)]) == [NOT_LEADER]
+        assert ask(peer, version, [frame(name, version, sequence) for sequence in (0, 1)]) == [0] * 2
+    assert partition.sequences() == [0, 1]
+
+
 def test_nobody_else_waits(served: Broker, partition: Partition) -> None:
     """Not another producer, not another connection, and not the same producer once it has a new epoch."""
     partition.announce()
