@@ -19,8 +19,8 @@ from penstock.pyx.log.files cimport dropped as deleted, later_ms, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, is_internal, logset_lease, logset_nobody, partition_enter, partition_held, partition_known_id,
-    partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_topic,
-    partition_took, partition_topic_number,
+    partition_leave, partition_release, partition_retain, partition_tally, partition_tally_empty, partition_took,
+    partition_topic, partition_topic_number,
 )
 from penstock.pyx.log.role cimport NO_EPOCH
 from penstock.pyx.log.topictally cimport tally_refusals
