@@ -348,6 +348,7 @@ class Server:
     async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor) -> None:
         """Register, and take roles from then on. Raises StoreError."""
         self._cluster = context.cluster = joining.member(context, self._listeners, self._logs, executor)
+        self._cluster.outlived = self.failed.set
         joining.hear(context)
         self._undo.append(self._cluster.leave)
         await self._cluster.join()

@@ -59,6 +59,7 @@ class Proposal:
 
     ask: AlterPartition
     sent_ms: int
+    counted: bool = False  # its entrants count for the high watermark, and it may have been sent
     repeated: bool = False
     refused: bool = False  # after a repetition
 
@@ -219,6 +220,21 @@ def send(leader: Leader, isr: tuple[int, ...], entrants: dict[int, int], now_ms:
     )
     leader.proposal = Proposal(ask, now_ms)
     return ask
+
+
+def count(leader: Leader, high_watermark: int) -> bool:
+    """The proposal's entrants count for the high watermark from now on: whether it may be sent. Between the look that found
+    them and this moment the high watermark may have passed one; nothing was sent yet, so the proposal is withdrawn then (R2:
+    *an entrant that is elected without records that were answered*).
+    """
+    proposal = leader.proposal
+    assert proposal is not None
+    least = max(high_watermark, entry_offset(leader))
+    if not proposal.counted and any(leader.marks[broker].end < least for broker in proposal.ask.entrants):
+        leader.proposal = None
+        return False
+    proposal.counted = True
+    return True
 
 
 def on_time(leader: Leader, log_end: int, high_watermark: int, lag_ms: int, now_ms: int) -> AlterPartition | None:

@@ -524,6 +524,8 @@ class Coordinator(ABC, Generic[M]):
 
     async def _set_going(self, loading: Loading[M], leads: Mapping[int, Lead[M]]) -> None:
         """Let the machines be asked; their time begins now. They are published one by one, and served once all are."""
+        if not any(self._leads.get(partition) is lead for partition, lead in leads.items()):
+            return  # A resignation has overtaken it; what the next load publishes must not be replaced.
         self._publish(loading)
         async for entry in Turns(self._order).each(loading.entries.values()):
             if self._leads.get(entry.partition) is leads[entry.partition]:

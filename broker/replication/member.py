@@ -121,6 +121,8 @@ class Cluster:
         self._controllership: Controllership | None = None
         self._elections = Elections()
         self._running = tasks.Group("cluster")
+        self.outlived: Callable[[], None] = lambda: None
+        """Called when another run has lived under this broker's id: this one has to end."""
 
     async def join(self) -> None:
         """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
@@ -260,6 +262,10 @@ class Cluster:
             store = await self._store.begin_again()
             try:
                 await registration.register(store, self._member, self._address, self._home)
+            except registration.OutlivedError as error:
+                _log.error("%s", error)
+                self.outlived()
+                await asyncio.Future()  # Until the stop, which is asked for by that.
             except StoreError as error:
                 _log.error("broker %d can't register again: %s", self._node_id, error)
                 await store.close()

@@ -46,6 +46,10 @@ class IdTakenError(StoreError):
     """Another broker lives under this id; the text is one sentence for the user."""
 
 
+class OutlivedError(StoreError):
+    """Another run has lived under this id since this one registered; the text is one sentence for the user."""
+
+
 def address_of(listeners: Sequence[Listener], rack: str | None, now_ms: int) -> dict[str, Any]:
     """Where this broker is reached and stands, as Kafka's brokers say it."""
     first = listeners[0].client_endpoint()
@@ -102,7 +106,9 @@ async def register(
     """Register in this session; `member` knows its broker epoch then.
 
     begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in
-    the log folders that another one begins, and answers whether they all are of that one. Raises IdTakenError, StoreError.
+    the log folders that another one begins, and answers whether they all are of that one. None: of a later one, which ends
+    where another run has been between: that one may have answered for records that these log folders lack. Raises
+    IdTakenError, OutlivedError, StoreError.
     """
     path = paths.broker(member.broker)
     patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
@@ -124,6 +130,12 @@ async def register(
             await _wait_until_gone(store, path, left_s)
             continue
         newest, version = await _newest(store, member.broker)
+        if begin is None and newest not in ("", member.incarnation):
+            raise OutlivedError(
+                path,
+                f"while this process stood still another one ran under the id {member.broker}, and may have answered for "
+                "records that this one lacks: it stops, and is no broker of the ISR when it is started again",
+            )
         if begin is not None and newest != member.incarnation and not await begin(newest):
             member.clean = False
         operations = registration.register(
@@ -181,8 +193,9 @@ async def _other(store: Store, path: str) -> tuple[Mapping[str, Any], bytes] | N
 
 
 def _is_same_home(ours: Mapping[str, Any], home: Mapping[str, Any]) -> bool:
-    """Whether a registration names just these folders on this machine."""
-    return bool(home["folders"]) and all(ours.get(part) == home[part] for part in ("folders", "machine"))
+    """Whether a registration names just these folders, on this machine since it was started: a clone of a machine has the same
+    folders, and its own boot id."""
+    return bool(home["folders"]) and all(ours.get(part) == home[part] for part in ("folders", "machine", "boot"))
 
 
 def _address(broker: int, data: bytes) -> str:

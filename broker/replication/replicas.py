@@ -613,9 +613,21 @@ class Replicas:
                 if ask is not None:
                     asks.append(ask)
             failed = await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
-        for ask in asks:
-            if ask.partition not in failed:  # Else its entrants don't count for the high watermark yet (R2): it is repeated.
-                self._proposing.start(self._send(ask))
+            # Else its entrants don't count for the high watermark yet (R2): it is repeated.
+            counted = [ask for ask in asks if ask.partition not in failed and self._counts(ask.partition)]
+            withdrawn = [ask.partition for ask in asks if ask not in counted and ask.partition not in failed]
+            await self._in_thread(self._apply, [self.roles.replicas[partition] for partition in withdrawn])
+        for ask in counted:
+            self._proposing.start(self._send(ask))
+
+    def _counts(self, partition: Partition) -> bool:
+        """Whether a proposal may be sent, now that its entrants count. They are looked at again: the high watermark went on
+        until then."""
+        replica = self.roles.replicas[partition]
+        self._look(replica)
+        if replica.leader is None or replica.leader.proposal is None:
+            return False
+        return leading.count(replica.leader, replica.high_watermark)
 
     async def _send(self, ask: AlterPartition) -> None:
         again: AlterPartition | None = ask
