@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ KAFKA_VERSION = "4.4.0"
 # The log binding of the distribution of 4.x, which no pom names; 3.x brings its own.
 LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5"
 START_LIMIT_S = 120.0
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 LOG4J = """\
 Configuration:
@@ -68,12 +70,17 @@ def kafka_classpath(version: str = KAFKA_VERSION) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that are free now, all different."""
+    """TCP ports of 127.0.0.1 that are free now, all different, below those that the kernel gives to whoever connects: else
+    one may be taken before it is listened on."""
+    below = int(_PORT_RANGE.read_text().split()[0])
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        while len(found) < count:
+            port = random.randrange(below // 2, below)
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 class ApacheKafka:

@@ -37,6 +37,7 @@ from penstock.broker.cluster.messages import AlterPartition, AlterPartitionAnswe
 from penstock.errors import ErrorCode
 
 LONG_AGO = -(1 << 62)
+LATE_MS = 1_500  # a scan that comes so late has been held up, however short the lag time is
 REPEAT_MS = 500  # a proposal without an answer is sent again after this time
 REFUSED_MS = 500  # an entrant that was refused is proposed again after this time
 
@@ -241,7 +242,7 @@ def on_time(leader: Leader, log_end: int, high_watermark: int, lag_ms: int, now_
     """The scan, due every half of the lag time: repeat a proposal without an answer, or make one. A scan that comes late,
     after a pause, drops nobody: the fetches that wait in the broker's sockets come first.
     """
-    is_late = now_ms - leader.scanned_ms > lag_ms
+    is_late = now_ms - leader.scanned_ms > max(lag_ms, LATE_MS)
     leader.scanned_ms = now_ms
     if leader.proposal is not None:
         return repeat(leader, now_ms) if now_ms - leader.proposal.sent_ms >= REPEAT_MS else None

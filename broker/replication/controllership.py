@@ -51,6 +51,7 @@ from penstock.broker.context import Endpoint
 from penstock.broker.replication.pictures import Pictures
 from penstock.broker.replication.reading import (
     MAY_LOSE,
+    MIN_ISR,
     StoredTopic,
     controller_of,
     read_brokers,
@@ -85,6 +86,8 @@ TICK_S = 0.2
 """How often the controller looks for what wasn't answered."""
 MOVED_A_SECOND = 50
 """How many leaders are moved in a second, where nothing but their balance asks for it."""
+UNREADABLE = INT_MAX
+"""In place of the controller's number, where what its node says can't be read."""
 AGAIN_S = 0.5
 """How long it waits before it asks again for what the store refused to say."""
 
@@ -195,7 +198,11 @@ class Controllership:
             data, stat = await self._store.get(paths.CONTROLLER, fire)
         except NoNodeError:
             return -1, False
-        return controller_of(data), stat.ephemeral_session == self._store.session
+        try:
+            return controller_of(data), stat.ephemeral_session == self._store.session
+        except BadValueError as error:
+            _log.error("nobody is the controller until this node is right, or gone: %s", error.why)
+            return UNREADABLE, False
 
     async def _stand(self) -> None:
         """Become the controller, if nobody was quicker. Raises StoreError."""
@@ -543,7 +550,7 @@ class Term:
 
     async def _stored_topics(self) -> dict[str, StoredTopic]:
         """All topics; a change of one of them, and a new one, is looked at."""
-        given = {MAY_LOSE: str(self._config[MAY_LOSE]).lower()}
+        given = {MAY_LOSE: str(self._config[MAY_LOSE]).lower(), MIN_ISR: str(self._config[MIN_ISR])}
         return await read_topics(self._store, self._on_topics, await self._store.children(paths.TOPICS, self._on_topics), given)
 
     @property

@@ -95,7 +95,11 @@ class Leftovers:
 
     async def _check(self, partition: Partition) -> None:
         """Set aside a log that nobody here has asked for, if its topic isn't the store's or isn't here."""
-        stored = await read_one_topic(self._store, partition[0])
+        try:
+            stored = await read_one_topic(self._store, partition[0])
+        except BadValueError as error:
+            _log.error("topic=%s partition=%d stays as it is: %s", *partition, error.why)
+            return
         held = await self._replicas.topic_id_of(partition)
         if held is not None and not _is_placed(stored, partition, held, self._node_id):
             await self._replicas.give_up(partition, held)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from penstock import log
@@ -224,8 +225,9 @@ class Cluster:
 
     async def _live(self, store: Store) -> None:
         while True:
+            former = self._member.epoch
             await self._live_in(store)
-            store = await self._next_session(store)
+            store = await self._next_session(store, former)
 
     async def _live_in(self, store: Store) -> None:
         """As long as the session lasts, and the registration in it is this broker's."""
@@ -239,7 +241,7 @@ class Cluster:
         leftovers = Leftovers(self._node_id, store, self._replicas, is_known=self._is_known, settled=self._note_if_open)
         changes = ConfigChanges(store, self._topics, self._configs_changed)
         for work in (
-            registration.watch(store, self._member, over.set),
+            _ending(partial(registration.watch, store, self._member, over.set), over),
             _until_lost(store, over),
             _ending(controllership.run, over),
             _ending(changes.run, over),
@@ -256,12 +258,13 @@ class Cluster:
             self._controllership = None
         await self._replicas.fence_all()
 
-    async def _next_session(self, store: Store) -> Store:
+    async def _next_session(self, store: Store, former: int) -> Store:
+        """former: the broker epoch of the session that is over."""
         await store.close()
         while True:
             store = await self._store.begin_again()
             try:
-                await registration.register(store, self._member, self._address, self._home)
+                await registration.register(store, self._member, self._address, self._home, former=former)
             except registration.OutlivedError as error:
                 _log.error("%s", error)
                 self.outlived()
@@ -505,5 +508,6 @@ async def _ending(work: Callable[[], Awaitable[None]], over: asyncio.Event) -> N
         await work()
     except StoreError as error:
         _log.warning("the session is given up: %s", error)
+        await asyncio.sleep(AGAIN_S)  # What is wrong may be so in the next one, too.
     finally:
         over.set()

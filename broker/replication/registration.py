@@ -30,6 +30,7 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
+    Stat,
     Store,
     StoreError,
     paths,
@@ -102,13 +103,15 @@ async def register(
     address: Mapping[str, Any],
     home: Mapping[str, Any],
     begin: Callable[[str], Awaitable[bool]] | None = None,
+    former: int | None = None,
 ) -> None:
     """Register in this session; `member` knows its broker epoch then.
 
     begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in
-    the log folders that another one begins, and answers whether they all are of that one. None: of a later one, which ends
-    where another run has been between: that one may have answered for records that these log folders lack. Raises
-    IdTakenError, OutlivedError, StoreError.
+    the log folders that another one begins, and answers whether they all are of that one. former: of a later one, the
+    broker epoch of the one before it: an incarnation that the store has got since then is of a run that may have answered for
+    records that these log folders lack. Where the store was put back from a copy its node is younger than that epoch, or has
+    not changed since. Raises IdTakenError, OutlivedError, StoreError.
     """
     path = paths.broker(member.broker)
     patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
@@ -129,8 +132,10 @@ async def register(
             )  # fmt: skip
             await _wait_until_gone(store, path, left_s)
             continue
-        newest, version = await _newest(store, member.broker)
-        if begin is None and newest not in ("", member.incarnation):
+        newest, stat = await _newest(store, member.broker)
+        version = -1 if stat is None else stat.version
+        is_changed = former is not None and stat is not None and stat.created_zxid <= former < stat.modified_zxid
+        if is_changed and newest != member.incarnation:
             raise OutlivedError(
                 path,
                 f"while this process stood still another one ran under the id {member.broker}, and may have answered for "
@@ -146,20 +151,20 @@ async def register(
             await store.multi(operations)
         except (NodeExistsError, NoNodeError, BadVersionError):
             continue  # It came or went between the look and the write.
-        stat = await store.exists(path)
-        if stat is not None and stat.ephemeral_session == store.session:
-            registration.on_registered(member, stat.created_zxid)
+        made = await store.exists(path)
+        if made is not None and made.ephemeral_session == store.session:
+            registration.on_registered(member, made.created_zxid)
             return
 
 
-async def _newest(store: Store, broker: int) -> tuple[str, int]:
-    """The last incarnation of a broker id, and the version of its node; "" and -1: there is none."""
+async def _newest(store: Store, broker: int) -> tuple[str, Stat | None]:
+    """The last incarnation of a broker id, and what the store says of its node; "" and None: there is none."""
     path = paths.incarnation(broker)
     try:
         data, stat = await store.get(path)
     except NoNodeError:
-        return "", -1
-    return registration.read_incarnation(broker, data, stat.version).incarnation, stat.version
+        return "", None
+    return registration.read_incarnation(broker, data, stat.version).incarnation, stat
 
 
 async def watch(store: Store, member: Member, gone: Callable[[], None]) -> None:

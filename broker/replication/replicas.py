@@ -614,11 +614,13 @@ class Replicas:
                     asks.append(ask)
             failed = await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
             # Else its entrants don't count for the high watermark yet (R2): it is repeated.
-            counted = [ask for ask in asks if ask.partition not in failed and self._counts(ask.partition)]
-            withdrawn = [ask.partition for ask in asks if ask not in counted and ask.partition not in failed]
+            held = {*failed}
+            withdrawn = [ask.partition for ask in asks if ask.partition not in held and not self._counts(ask.partition)]
             await self._in_thread(self._apply, [self.roles.replicas[partition] for partition in withdrawn])
-        for ask in counted:
-            self._proposing.start(self._send(ask))
+            held.update(withdrawn)
+        for ask in asks:
+            if ask.partition not in held:
+                self._proposing.start(self._send(ask))
 
     def _counts(self, partition: Partition) -> bool:
         """Whether a proposal may be sent, now that its entrants count. They are looked at again: the high watermark went on

@@ -18,6 +18,7 @@ from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partitio
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.store.base import (
+    BadValueError,
     Create,
     NodeExistsError,
     NoNodeError,
@@ -28,11 +29,13 @@ from penstock.broker.store.values import Fields
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topics.changes import Topics, stored
 from penstock.broker.topics.nodes import config_json, to_json, topic_json
-from penstock.broker.uuids import new_uuid
+from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 
 SHOWN_S = 60.0
 """How long a change waits to be shown by a controller."""
+KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""The configs of a topic of which they can't be read: nothing of it is deleted by mistake."""
 CONFIG_CHANGE = f"{paths.CHANGES}/config_change_"
 
 _log = log.get(__name__)
@@ -154,12 +157,18 @@ class ClusterTopics(Topics):
                 state.is_isolated = (topic.name, state.index) in partitions
 
     async def read_configs(self, name: str) -> dict[str, str]:
-        """A topic's own configs, as the store has them. Raises StoreError."""
+        """A topic's own configs, as the store has them; where they can't be read, those that it had. Raises StoreError."""
         try:
             data, _ = await self._store.get(paths.topic_config(name))
         except NoNodeError:
             return {}
-        configs, said, _ = stored_configs(Fields.read(paths.topic_config(name), data).texts("config"))
+        try:
+            texts = Fields.read(paths.topic_config(name), data).texts("config")
+        except BadValueError as error:
+            topic = self._by_name.get(name)
+            _log.error("topic=%s keeps %s: %s", name, "its configs" if topic else "all its records", error.why)
+            return dict(KEEPING) if topic is None else topic.configs
+        configs, said, _ = stored_configs(texts)
         for sentence in said:
             _log.warning("topic=%s: %s", name, sentence)
         return configs
@@ -251,15 +260,33 @@ class ClusterTopics(Topics):
             self._check_growth(topic, count)
             if validate_only:
                 return
+            version = await self._until_as_stored(topic)
+            self._check_growth(topic, count)
             have = len(topic.partitions)
             factor = min(len(topic.partitions[0].replicas), len(self.brokers))
             placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
             added = [PartitionState(have + at, -1, 0, list(replicas), []) for at, replicas in enumerate(placed)]
             grown = Topic(name, topic.topic_id, [*topic.partitions, *added], topic.configs)
             async with stored(name):
-                _, stat = await self._store.get(paths.topic(name))
-                await self._store.set(paths.topic(name), topic_json(grown), stat.version)
+                await self._store.set(paths.topic(name), topic_json(grown), version)
         await self._until(lambda: self._serves(name, topic.topic_id, count), f"the growth of topic '{name}'")
+
+    async def _until_as_stored(self, topic: Topic) -> int:
+        """Wait until a topic is shown with the partitions that the store has: it may have grown since. The version of its node.
+        Raises KafkaError."""
+        while True:
+            async with stored(topic.name):
+                data, stat = await self._store.get(paths.topic(topic.name))
+                node = Fields.read(paths.topic(topic.name), data)
+                there = len(node.table("partitions"))
+            if node.text("topic_id") != uuid_text(topic.topic_id):
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' was deleted and made again.")
+            if there == len(topic.partitions):
+                return stat.version
+            await self._until(
+                lambda there=there: self._by_name.get(topic.name) is not topic or len(topic.partitions) >= there,  # type: ignore[misc]
+                f"the growth of topic '{topic.name}' to {there} partitions",
+            )
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's own configs: durable when it returns, in force here; other brokers follow. Raises KafkaError."""

@@ -63,6 +63,7 @@ class BadValueError(StoreError):
     """A node holds what no broker can have written; the file itself is sound."""
 
     def __init__(self, path: str, why: str) -> None:
+        self.why = f"`{path}`: {why}"
         super().__init__(
             path,
             f"what the metadata store holds there can't be: {why}. To take the store's backup, move `metadata.db` away and "

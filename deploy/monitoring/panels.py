@@ -142,8 +142,8 @@ BROKER = Dashboard(
             lines(
                 "Lease left",
                 "s",
-                ("penstock_lease_left_seconds{$here} >= 0", "{{instance}}"),
-                says="At 0 a broker has not heard from ZooKeeper for two thirds of a session.",
+                ("penstock_lease_left_seconds{$here}", "{{instance}}"),
+                says="At 0 a broker has not heard from ZooKeeper for two thirds of a session; at -1 it needs no lease.",
             ),
             lines(
                 "Elections, changes of the ISR",

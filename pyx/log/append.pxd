@@ -42,7 +42,7 @@ cdef struct Append:
     bint acks_all                      # it is refused while too few replicas are in sync
     int32_t led_since                  # it is refused unless this broker has led since that epoch; NO_EPOCH: any
     int64_t guard                      # of VERIFIED, ADDED: taken before the coordinator was asked (producerstate.pxd)
-    const int64_t* lease_until_ms      # it is refused, or not answered for, once that is over; NULL: it waits for others
+    const int64_t* lease_until_ms      # refused, or not answered for, once that is over; NULL: it waits for others
     Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
 

@@ -135,14 +135,14 @@ cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64
 
 # --- waiting ------------------------------------------------------------------------------------------------
 # True: the end (by isolation) is past known_end already, or the partition was stopped or failed, or another broker
-# leads it, or it is isolated and a client waits: look again. False: bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when
-# the end moves, and the mask is then empty again. An end that moves between the caller's read and this call is never
-# lost (same lock).
+# leads it, or it is isolated and a client waits: look again. False: bit `reactor` (0..63) is now in the wake mask; the
+# hook will be called with it once, when the end moves, and the mask is then empty again. An end that moves between the
+# caller's read and this call is never lost (same lock).
 cdef bint partition_watch(Partition* p, int reactor, int8_t isolation, int64_t known_end) noexcept nogil
 # Whether all below `needed`, appended in a leader epoch, is in all in-sync replicas: 0; NOT_LEADER_OR_FOLLOWER: this
 # broker has lost the lead since then, though it lead again, or its disk; COMMITTED_NOT_YET: bit `reactor` is now in
-# the wake mask, as above, or the control plane hears of it by mail, once. `last`: its time is up: REQUEST_TIMED_OUT instead,
-# or NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few are in sync.
+# the wake mask, as above, or the control plane hears of it by mail, once. `last`: its time is up: REQUEST_TIMED_OUT
+# instead, or NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few are in sync.
 cdef int16_t partition_committed(
     Partition* p, int reactor, int64_t needed, int32_t leader_epoch, bint last
 ) noexcept nogil

@@ -29,8 +29,8 @@ cdef bint lead_log(
 ) noexcept nogil
 # Another broker leads, or nobody. False: as above.
 cdef bint follow_log(Partition* partition, const RoleTerms* terms) noexcept nogil
-# The lease is over: while a member of MAX hasn't fetched for silence_ms clients are refused, as for a leader that is cut
-# off; INT64_MAX: the lease holds, so they aren't. Whether they are.
+# The lease is over: while a member of MAX hasn't fetched for silence_ms clients are refused, as for a leader that is
+# cut off; INT64_MAX: the lease holds, so they aren't. Whether they are.
 cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) noexcept nogil
 # This broker's registration is over. Whether it led.
 cdef bint fence_log(Partition* partition) noexcept nogil

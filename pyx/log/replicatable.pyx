@@ -262,8 +262,11 @@ cdef class ReplicaTable(LogTable):
         # Without the lock: the loop asks. A lead that begins sets its start before its role.
         if atomic_load32(&p.role) != ROLE_LEADER:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
-        if atomic_load32(&p.isolated) or (latest and not atomic_load32(&p.sole) and lease_is_over(logset_lease(self.set))):
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} may be led by another broker by now")
+        if atomic_load32(&p.isolated) or (
+            latest and not atomic_load32(&p.sole) and lease_is_over(logset_lease(self.set))
+        ):
+            words = f"{topic}-{partition} may be led by another broker by now"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, words)
         if latest and atomic_load64(&p.high_watermark) < atomic_load64(&p.epoch_start):
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{partition} has a leader that is new")
 

@@ -30,7 +30,7 @@ from penstock.pyx.request.fetch cimport (
 )
 from penstock.pyx.request.produce cimport (
     IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
-    PRODUCE_MALFORMED, PRODUCE_NO_MEMORY, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
+    PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
     produce_clear, produce_group_open, produce_held, produce_serve, produce_take, produce_topic_number, produce_waits,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes

@@ -90,8 +90,8 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil
 # Whether the request names a partition that is held.
 cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 
-# All of that for one request; `topic` is its produce_topic_number. A caller that passes `verdicts` calls `produce_flush`
-# (produceflush.pxd) before it sends the answer.
+# All of that for one request; `topic` is its produce_topic_number. A caller that passes `verdicts` calls
+# `produce_flush` (produceflush.pxd) before it sends the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceWait** acks,
     ProduceTally* tally, const int16_t* verdicts, int64_t guard, uint32_t* topic

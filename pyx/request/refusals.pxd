@@ -8,8 +8,9 @@ transaction.
 
 So the lowest refused sequence of each producer in each partition is remembered for its connection. A later sequence is
 refused with the same error, until the refused one was taken, or was refused with an error that the client doesn't try
-again. In a cluster another leader may take it: then it is in the log once this broker leads again (`partition_took`), and
-the client sends what comes behind it (*a producer that is refused for ever*). A new epoch begins at sequence 0 and ends this. Nothing is asked of a producer that had no batch refused.
+again. In a cluster another leader may take it: then it is in the log once this broker leads again (`partition_took`),
+and the client sends what comes behind it (*a producer that is refused for ever*). A new epoch begins at sequence 0 and
+ends this. Nothing is asked of a producer that had no batch refused.
 
 All of a plane's threads share one Refusals. It is almost always empty. An empty one costs an atomic load a batch, any
 other a mutex. What it remembers has a bound: of a connection that passes it all is forgotten, and for that connection

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from penstock.broker.process import PROGRAM
@@ -107,6 +108,33 @@ def test_topics_grow_get_configs_and_go(world: ClusterProcesses) -> None:
     until(lambda: not any(list(broker.data.glob("t-*")) for broker in world.brokers.values()), "its logs gone", world.log_text)
 
 
+def test_two_growths_in_one_moment_lose_no_partition(world: ClusterProcesses) -> None:
+    """The second one is asked before the first one is shown: by what the broker shows it would be a growth, too."""
+    world.create("t", 1)
+    admin = world.admin()
+    for larger, smaller in ((4, 3), (7, 6)):
+        first = admin.create_partitions([NewPartitions("t", larger)])["t"]
+        second = admin.create_partitions([NewPartitions("t", smaller)])["t"]
+        first.result(WAIT_S)
+        assert isinstance(second.exception(WAIT_S), KafkaException)
+        world.until_led("t", by={1, 2, 3}, partition=larger - 1)
+        for one in world.brokers:
+            assert len(world.admin({one}).list_topics("t", timeout=10).topics["t"].partitions) == larger
+
+
+def test_min_insync_replicas_of_the_brokers_counts_for_topics_that_have_none(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, count=2, min_insync_replicas=2) as world:
+        world.create("t", 1, 2)
+        leader = world.until_led("t", by={1, 2}, isr={1, 2})
+        world.brokers[3 - leader].kill()
+        world.until_led("t", by={leader}, isr={leader})
+        producer = Producer({"bootstrap.servers": world.brokers[leader].bootstrap, "acks": "all", "message.timeout.ms": 5_000})
+        failed: list[object] = []
+        producer.produce("t", b"x", on_delivery=lambda error, _: failed.append(error))
+        assert producer.flush(WAIT_S) == 0
+        assert failed[0] is not None
+
+
 def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
     world.create("t", min_insync_replicas="3")
     leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
@@ -128,7 +156,7 @@ def test_a_cluster_is_shown_with_what_it_lacks(world: ClusterProcesses) -> None:
 
 def test_a_lost_log_is_not_made_again_empty(world: ClusterProcesses) -> None:
     world.create("one", 1, 1)
-    (holder,) = {world.leader("one")}
+    holder = world.until_led("one", by={1, 2, 3})
     writer = Writer(world, "one").start()
     writer.wait_for(50, world)
     writer.end()

@@ -125,6 +125,7 @@ class World:
         self.brokers: dict[int, Broker] = {}
         self.config: dict[str, object] = {
             "unclean.leader.election.enable": False,
+            "min.insync.replicas": 1,
             "unclean.recovery.timeout.ms": -1,
             "auto.leader.rebalance.enable": True,
             "leader.imbalance.check.interval.seconds": 300,

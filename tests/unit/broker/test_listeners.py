@@ -80,7 +80,7 @@ def test_the_command_lines_address_wins() -> None:
         (["security.inter.broker.protocol=TLS"], "`security.inter.broker.protocol=TLS` is no security protocol"),
         (["security.inter.broker.protocol=PLAINTEXT", "inter.broker.listener.name=PLAINTEXT"], "remove one of them"),
         (["listener.name.other.max.connections=5"], "there is no such listener"),
-        (["control.plane.listener.name=PLAINTEXT"], "its own controller"),
+        (["control.plane.listener.name=PLAINTEXT"], "by one listener"),
         (["ssl.keystore.location=x"], "TLS is not served yet"),
         (["max.connections=0"], "less than 1"),
         (["max.connections.per.ip.overrides=here:1,there"], "`there`, which is not of the form"),
