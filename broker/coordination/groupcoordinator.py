@@ -245,13 +245,10 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             lead.missed.append(partial(self.marker_written, partition, producer_id, commit))
             return
         self._answer_committed(partition, lead, len(lead.pending))  # The offsets that stand before it.
-        for name in self._names_in(partition, producer_id):
-            self._feed(self.entries[name], Marker(producer_id, commit))
-
-    def _names_in(self, partition: int, producer_id: int) -> list[str]:
-        """The groups of a partition that the producer's transaction, which ends now, has offsets of."""
-        names = self._open.pop((partition, producer_id), ())
-        return [name for name in names if name in self.entries and self.entries[name].partition == partition]
+        for name in self._open.pop((partition, producer_id), ()):
+            entry = self.entries.get(name)
+            if entry is not None and entry.partition == partition:
+                self._feed(entry, Marker(producer_id, commit))
 
     def _new_loading(self) -> GroupLoading:
         return GroupLoading()
@@ -282,9 +279,15 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         async for loaded in turns.each(statelog.decode_commits(newest, self.topic, loading.partition, self._skip_corrupt)):
             self._load_record(loading, loaded, -1)
 
+    def _partition_unread(self, loading: Loading[AnyGroup]) -> None:
+        assert isinstance(loading, GroupLoading)
+        super()._partition_unread(loading)
+        loading.newest = {}
+        loading.open = {where: names for where, names in loading.open.items() if where[0] != loading.partition}
+
     def _publish(self, loading: Loading[AnyGroup]) -> None:
         assert isinstance(loading, GroupLoading)
-        self._open |= {where: names for where, names in loading.open.items() if where[0] in self._leads}
+        self._open |= loading.open
 
     def _forget(self, partition: int) -> None:
         self._open = {where: names for where, names in self._open.items() if where[0] != partition}

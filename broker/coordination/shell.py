@@ -438,7 +438,7 @@ class Coordinator(ABC, Generic[M]):
             if entry.partition == partition and not answer.done():
                 answer.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates {entry.name}"))
         if gone:
-            _log.info("topic=%s partition=%d: another broker coordinates %d names", self.topic, partition, len(gone))
+            _log.info("topic=%s partition=%d: %d names are coordinated here no more", self.topic, partition, len(gone))
 
     async def _take_over(self, partition: int, lead: Lead[M]) -> None:
         """Read a partition and coordinate it, or say why not. A load that a resignation overtakes has no effect."""
@@ -519,8 +519,7 @@ class Coordinator(ABC, Generic[M]):
             # No machine may act on half of what is stored, so none is loaded from there.
             _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
             lead.state, self._is_damaged = LeadState.UNREADABLE, True
-            for name in [name for name, entry in loading.entries.items() if entry.partition == partition]:
-                del loading.entries[name]
+            self._partition_unread(loading)
 
     async def _set_going(self, loading: Loading[M], leads: Mapping[int, Lead[M]]) -> None:
         """Let the machines be asked; their time begins now. They are published one by one, and served once all are."""
@@ -559,6 +558,11 @@ class Coordinator(ABC, Generic[M]):
 
     async def _partition_read(self, loading: Loading[M], turns: Turns) -> None:
         """All batches of a partition have been handed over."""
+
+    def _partition_unread(self, loading: Loading[M]) -> None:
+        """The partition can't be read to its end: what was read of it must not count, nor be taken for the next one's."""
+        for name in [name for name, entry in loading.entries.items() if entry.partition == loading.partition]:
+            del loading.entries[name]
 
     def _publish(self, loading: Loading[M]) -> None:
         """What was read holds from now on."""

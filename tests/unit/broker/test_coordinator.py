@@ -272,6 +272,25 @@ def test_nobody_is_coordinated_from_a_corrupt_log_unless_an_operator_says_so(pla
     play(steps)
 
 
+def test_no_group_of_an_unreadable_partition_is_served_from_the_half_that_was_read(play: Play) -> None:
+    async def steps(world: World) -> None:
+        world.topics.make(GROUP_OFFSETS, 2)
+        await world.start()
+        lost, whole = (next(n for n in "abcdef" if statelog.java_hash_partition(n, 2) == index) for index in (0, 1))
+        for name in (lost, whole):
+            assert await world.groups.commit(name, commit(5)) == {("t", 0): 0}
+        for batch in statelog.build_batches([(b"\0\2\0\1x", b"\0\x7f")], 1):
+            LOGS.append(GROUP_OFFSETS, 0, batch)
+        await world.start()
+        with pytest.raises(KafkaError) as raised:
+            world.groups.look_up(lost)
+        assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert committed(world, lost) is None
+        assert world.groups.look_up(whole) is not None and committed(world, whole) == 5
+
+    play(steps)
+
+
 def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
     async def steps(world: World) -> None:
         world.topics.make("data", 2)
