@@ -120,10 +120,6 @@ class ClusterMember(OtherBrokers, Protocol):
         """What it counts."""
         ...
 
-    def lease_is_over(self) -> bool:
-        """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
-        ...
-
     async def low_watermark(self, partition: Partition, offset: int) -> int:
         """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
         answers it. Raises KafkaError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,14 @@ TRANSACTION_STATE = "__transaction_state"
 INTERNAL = frozenset({GROUP_OFFSETS, TRANSACTION_STATE})
 NAME_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The numbers of partitions by topic, all in the order in which they come."""
+    found: dict[str, list[int]] = {}
+    for name, index in partitions:
+        found.setdefault(name, []).append(index)
+    return found
 
 
 @dataclass
@@ -70,6 +78,11 @@ class Topic:
     def internal(self) -> bool:
         """Whether it is one of the coordinators' own topics."""
         return self.name in INTERNAL
+
+
+def partition_in(topic: Topic | None, index: int) -> PartitionState | None:
+    """A partition of a topic; None: it has none of that number, or there is no such topic."""
+    return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
 
 def check_name(name: str) -> None:

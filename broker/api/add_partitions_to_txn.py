@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactions.events import AddPartitions
-from penstock.broker.topic import GROUP_OFFSETS, INTERNAL
+from penstock.broker.topic import GROUP_OFFSETS, INTERNAL, partition_in
 from penstock.broker.transactionmessages import Verification
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
@@ -103,8 +103,7 @@ async def _refused(
 def _error_of(context: Context, key: TopicPartition, allowed: Collection[str]) -> int:
     if key[0] in INTERNAL and key[0] not in allowed:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    known = context.topics.get(key[0])
-    if known is None or not 0 <= key[1] < len(known.partitions):
+    if partition_in(context.topics.get(key[0]), key[1]) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE
 

@@ -2,6 +2,7 @@
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.transactions.state import TransactionState
+from penstock.broker.topic import by_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -26,9 +27,7 @@ def _one(context: Context, name: str) -> Described:
     facts = transaction.facts if transaction is not None else None
     if facts is None or facts.state is TransactionState.DEAD:
         return Described(transactional_id=name, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(facts.partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(sorted(facts.partitions))
     return Described(
         transactional_id=name,
         transaction_state=facts.state.shown,

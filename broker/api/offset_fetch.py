@@ -16,6 +16,7 @@ from penstock.broker.coordination.consumergroups.commits import fetch_refused
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
 from penstock.broker.coordination.consumergroups.writing import AnyGroup
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.topic import by_topic
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
@@ -80,10 +81,7 @@ def _say_unknown(topics: Iterable[Topic]) -> None:
 
 def _all(group: AnyGroup | None) -> list[tuple[str, list[int]]]:
     """Every partition that has a commit, by topic."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(group.offsets.committed) if group is not None else ():
-        topics.setdefault(topic, []).append(partition)
-    return list(topics.items())
+    return [] if group is None else list(by_topic(sorted(group.offsets.committed)).items())
 
 
 def _find(group: AnyGroup | None, key: TopicPartition, require_stable: bool) -> Found:

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.broker.context import Call, Context
+from penstock.broker.topic import partition_in
 from penstock.broker.transactionmessages import ANY_EPOCH, Marker, MarkerAnswer
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -72,8 +73,7 @@ async def _write(
     await call.turns.take()
     markers, cluster = context.transactions.markers, context.cluster
     if cluster is None:
-        known = context.topics.get(partition[0])
-        if known is None or not 0 <= partition[1] < len(known.partitions):
+        if partition_in(context.topics.get(partition[0]), partition[1]) is None:
             return MarkerAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return MarkerAnswer(markers.write(partition, marker))
     if call.listener != context.between_brokers:

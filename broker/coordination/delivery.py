@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from penstock import log
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.markers import FENCED, Markers
+from penstock.broker.coordination.markers import Markers, is_done
 from penstock.broker.coordination.parts import OtherBrokers, Parts
-from penstock.broker.topic import PartitionState
+from penstock.broker.topic import PartitionState, partition_in
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite
-from penstock.errors import ErrorCode
 
 RETRY_S = 0.5
 """How long the next picture of the cluster is waited for before markers are sent again."""
@@ -67,7 +66,7 @@ class Delivery:
             *(self._write(cluster, leader, MarkerWrite(marker, epochs)) for leader, epochs in by_leader.items())
         )
         for some in answers:
-            done.update(partition for partition, answer in some.items() if _is_done(answer))
+            done.update(partition for partition, answer in some.items() if is_done(answer))
         for partition in unknown:
             if await cluster.is_gone(partition):
                 done.add(partition)
@@ -84,16 +83,8 @@ class Delivery:
             return {}
 
     def _state(self, partition: TopicPartition) -> PartitionState | None:
-        topic = self._parts.topics.get(partition[0])
-        if topic is None or not 0 <= partition[1] < len(topic.partitions):
-            return None
-        return topic.partitions[partition[1]]
+        return partition_in(self._parts.topics.get(partition[0]), partition[1])
 
     def _leader(self, partition: TopicPartition) -> int | None:
         state = self._state(partition)
         return None if state is None else state.leader
-
-
-def _is_done(answer: MarkerAnswer) -> bool:
-    """A producer that was fenced there has none of this transaction open; where it has one, it isn't decided."""
-    return answer.error == ErrorCode.NONE or (answer.error in FENCED and not answer.is_open)

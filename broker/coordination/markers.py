@@ -29,6 +29,11 @@ FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FE
 _log = log.get(__name__)
 
 
+def is_done(answer: MarkerAnswer) -> bool:
+    """A producer that was fenced there has none of this transaction open; where it has one, it isn't decided."""
+    return answer.error == ErrorCode.NONE or (answer.error in FENCED and not answer.is_open)
+
+
 class Markers:
     """Of one broker's partitions: `context.transactions.markers`."""
 

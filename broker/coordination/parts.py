@@ -23,7 +23,7 @@ class OtherBrokers(Protocol):
         ...
 
     def lease_is_over(self) -> bool:
-        """Whether another broker may coordinate what this one does."""
+        """Whether this broker's session may have ended, so that others lead, coordinate and control by now."""
         ...
 
     async def write_markers(self, broker: int, write: MarkerWrite) -> Mapping[TopicPartition, MarkerAnswer]:

@@ -21,6 +21,7 @@ from penstock.broker.coordination.consumergroups.state import ConsumerRecord
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsets import Committed, OffsetRecord
 from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
+from penstock.broker.topic import by_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.builder import BatchBuilder
@@ -140,9 +141,7 @@ def encode_transaction_record(transactional_id: str, record: object) -> KeyValue
 
 
 def _by_topic(facts: Facts) -> list[TransactionLogValue.PartitionsSchema]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(facts.partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(sorted(facts.partitions))
     return [TransactionLogValue.PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
 
 

@@ -20,7 +20,7 @@ from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.leads import Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
-from penstock.broker.coordination.markers import FENCED, Markers
+from penstock.broker.coordination.markers import FENCED, Markers, is_done
 from penstock.broker.coordination.parts import OtherBrokers, Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
 from penstock.broker.coordination.shell import Coordinator
@@ -45,8 +45,8 @@ from penstock.broker.coordination.transactions.state import (
     TransactionState,
     is_disposable,
 )
-from penstock.broker.topic import TRANSACTION_STATE
-from penstock.broker.transactionmessages import Marker
+from penstock.broker.topic import TRANSACTION_STATE, partition_in
+from penstock.broker.transactionmessages import Marker, MarkerAnswer
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.record.rawbatch import RawBatch
@@ -247,20 +247,18 @@ class TransactionCoordinator(Coordinator[Transaction]):
             if self._is_deleted(partition):
                 continue
             error = self.markers.write(partition, marker)
-            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided.
             is_open = error in FENCED and self.markers.has_open(partition, marker)
-            all_written = all_written and (error == ErrorCode.NONE or (error in FENCED and not is_open))
+            all_written = is_done(MarkerAnswer(error, is_open)) and all_written
         return all_written
 
     def _folder_of(self, partition: TopicPartition) -> str:
         """The id of the log folder that a partition lies in; "" if there is no such partition."""
-        topic = self._parts.topics.get(partition[0])
-        return "" if topic is None or self._is_deleted(partition) else topic.partitions[partition[1]].directory
+        state = partition_in(self._parts.topics.get(partition[0]), partition[1])
+        return "" if state is None else state.directory
 
     def _is_deleted(self, partition: TopicPartition) -> bool:
         """Such a partition needs no marker; one whose log only isn't open yet does."""
-        topic = self._parts.topics.get(partition[0])
-        return topic is None or not 0 <= partition[1] < len(topic.partitions)
+        return partition_in(self._parts.topics.get(partition[0]), partition[1]) is None
 
     def _load_batch(self, loading: Loading[Transaction], raw: RawBatch) -> None:
         if raw.is_control:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.replication.peers import Address, Peers, Prepare
 from penstock.broker.replication.queues import Queues
+from penstock.broker.topic import by_topic
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import (
@@ -114,7 +115,7 @@ def write_markers(writes: Sequence[MarkerWrite], sender: int, sender_epoch: int,
                         partition_indexes=indexes,
                         leader_epochs=[write.leader_epochs[name, index] for index in indexes],
                     )
-                    for name, indexes in _by_topic(write.leader_epochs).items()
+                    for name, indexes in by_topic(write.leader_epochs).items()
                 ],
                 coordinator_epoch=write.marker.coordinator_epoch,
                 transaction_version=write.marker.version,
@@ -156,7 +157,7 @@ def write_verifications(questions: Sequence[Verification]) -> AddPartitionsToTxn
                 verify_only=not question.adds,
                 topics=[
                     form.AddPartitionsToTxnTopic(name=name, partitions=indexes)
-                    for name, indexes in _by_topic(question.partitions).items()
+                    for name, indexes in by_topic(question.partitions).items()
                 ],
             )
             for question in questions
@@ -181,11 +182,4 @@ def read_verification_answers(message: AddPartitionsToTxnResponse, questions: Se
         if not errors.keys() >= set(question.partitions):
             raise WireError("no answer for some partitions")
         found.append([errors[partition] for partition in question.partitions])
-    return found
-
-
-def _by_topic(partitions: Sequence[Partition] | Mapping[Partition, int]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for name, index in partitions:
-        found.setdefault(name, []).append(index)
     return found

@@ -17,9 +17,9 @@ class Image:
         self.names: dict[bytes, str] = {}
         """Each topic's name, by its id; a thread may look into it."""
         self.version = 0
+        """Grows whenever a topic is created, gets partitions or is deleted, or a log folder fails."""
         self.isolated: set[str] = set()
         """Topics with partitions that this broker leads and serves to nobody: it is cut off from the rest of its cluster."""
-        """Grows whenever a topic is created, gets partitions or is deleted, or a log folder fails."""
 
     def show(self, topic: Topic) -> None:
         """From now on the topic can be seen."""

@@ -14,6 +14,7 @@ from penstock import log
 from penstock.broker.logs.logdirs import Key
 from penstock.broker.store.base import Create, Operation, Store, StoreError, paths, putting
 from penstock.broker.store.values import Fields
+from penstock.broker.topic import by_topic
 from penstock.broker.topics.nodes import to_json
 
 LOG_DIR_FAILURE = 1
@@ -32,9 +33,7 @@ class Marks:
 
     def set_making(self, keys: Iterable[Key]) -> None:
         """Say of which partitions the logs are to be made; `making_node` stores it."""
-        self.making = {}
-        for name, index in sorted(keys):
-            self.making.setdefault(name, []).append(index)
+        self.making = by_topic(sorted(keys))
 
     async def making_node(self) -> Operation:
         """The change of the store that says which logs are to be made."""
