@@ -115,15 +115,14 @@ async def _one(
     if name is None:
         found = context.topics.get_by_id(topic_id)
         if found is None:
-            if is_blind:
-                return Entry(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=None, topic_id=topic_id)
-            return Entry(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            error = ErrorCode.LEADER_NOT_AVAILABLE if is_blind else ErrorCode.UNKNOWN_TOPIC_ID
+            return Entry(error_code=error, name=None, topic_id=topic_id)
         return found
     topic = context.topics.get(name)
-    if topic is None and is_blind:
-        return Entry(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name, topic_id=NO_ID, is_internal=name in INTERNAL)
     if topic is None:
         try:
+            if is_blind:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, name)
             topic = await _create(context, name, may_create, deadline)
             if version >= ASKED_AGAIN_SINCE:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)

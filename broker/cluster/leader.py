@@ -239,7 +239,7 @@ def count(leader: Leader, high_watermark: int) -> bool:
 
 
 def on_time(leader: Leader, log_end: int, high_watermark: int, lag_ms: int, now_ms: int) -> AlterPartition | None:
-    """The scan, due every half of the lag time: repeat a proposal without an answer, or make one. A scan that comes late,
+    """The scan, due some times a second: repeat a proposal without an answer, or make one. A scan that comes late,
     after a pause, drops nobody: the fetches that wait in the broker's sockets come first.
     """
     is_late = now_ms - leader.scanned_ms > max(lag_ms, LATE_MS)

@@ -204,6 +204,11 @@ class Cluster:
         """While this broker is the controller."""
         return None if self._controllership is None else self._controllership.term
 
+    @property
+    def _deciding(self) -> Term | None:
+        """While this broker is the controller, and knows that it still is."""
+        return None if self._lease.is_over() else self._term
+
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
         if self._member.epoch == NO_EPOCH or not self._replicas.led():
@@ -397,8 +402,8 @@ class Cluster:
 
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
-        term = self._term
-        if term is None or self._lease.is_over():
+        term = self._deciding
+        if term is None:
             return int(ErrorCode.NOT_CONTROLLER), []
         if not term.is_registered(broker, broker_epoch):
             return int(ErrorCode.STALE_BROKER_EPOCH), []
@@ -411,10 +416,11 @@ class Cluster:
         self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
-        if self._term is None or self._lease.is_over():
+        term = self._deciding
+        if term is None:
             return None
         try:
-            return await self._term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)
+            return await term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)
         except ConnectionError:
             return None
 
@@ -477,10 +483,11 @@ class Cluster:
         return (await requests.propose(self._peers, controller, [ask], {topic.name: topic.topic_id}))[0]
 
     async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        if self._term is None or self._lease.is_over():
+        term = self._deciding
+        if term is None:
             return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
         try:
-            return await self._term.alter(ask)
+            return await term.alter(ask)
         except ConnectionError:
             return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
 

@@ -207,9 +207,11 @@ class Replicas:
                 request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
             for role in request.roles:
                 await self._forget_former(role)
-            for name in {role.partition[0] for role in request.roles}:
-                self._note_configs(name, await self._configs(name))
-            failed = await self._open(request.roles)
+            names = {role.partition[0] for role in request.roles}
+            configs = dict(zip(names, await asyncio.gather(*map(self._configs, names)), strict=True))
+            for name, own in configs.items():
+                self._note_configs(name, own)
+            failed = await self._open(request.roles, configs)
             if present() != broker_epoch:  # The session has ended while logs were opened: nothing is led in the next one yet.
                 return LeaderAndIsrAnswer(self._node_id, present(), ErrorCode.STALE_BROKER_EPOCH, self.roles.controller_epoch)
             answers = dict.fromkeys(late, RoleAnswer(ErrorCode.UNKNOWN_TOPIC_ID))
@@ -385,8 +387,9 @@ class Replicas:
             await asyncio.wait([running])
             raise
 
-    async def _open(self, told: Iterable[PartitionRole]) -> set[Partition]:
-        """Open the logs of these roles that aren't open yet, and make those that may be new. Answers those that can't be."""
+    async def _open(self, told: Iterable[PartitionRole], configs: Mapping[str, Mapping[str, str]]) -> set[Partition]:
+        """Open the logs of these roles that aren't open yet, and make those that may be new. configs: the topics' own. Answers
+        those that can't be opened."""
         open_already = set(self._logs.partitions())
         failed: set[Partition] = set()
         made: set[str] = set()
@@ -397,7 +400,7 @@ class Replicas:
                 continue
             if role.partition in open_already:
                 continue
-            settings = log_config(self._config, await self._configs(role.partition[0]))
+            settings = log_config(self._config, configs[role.partition[0]])
             try:
                 made.update(await self._in_thread(self._open_one, role, settings))
             except (OSError, KafkaError) as error:
@@ -612,12 +615,15 @@ class Replicas:
                 )
                 if ask is not None:
                     asks.append(ask)
+            if not asks:
+                return
             failed = await self._in_thread(self._apply, [self.roles.replicas[ask.partition] for ask in asks])
             # Else its entrants don't count for the high watermark yet (R2): it is repeated.
             held = {*failed}
             withdrawn = [ask.partition for ask in asks if ask.partition not in held and not self._counts(ask.partition)]
-            await self._in_thread(self._apply, [self.roles.replicas[partition] for partition in withdrawn])
-            held.update(withdrawn)
+            if withdrawn:
+                await self._in_thread(self._apply, [self.roles.replicas[partition] for partition in withdrawn])
+                held.update(withdrawn)
         for ask in asks:
             if ask.partition not in held:
                 self._proposing.start(self._send(ask))
