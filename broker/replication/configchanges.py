@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock import log
 from penstock.broker.replication.topics import ClusterTopics
-from penstock.broker.store.base import BadValueError, Event, NoNodeError, Store, paths
+from penstock.broker.store.base import BadValueError, NoNodeError, Store, paths, setting
 from penstock.broker.store.values import Fields
 
 KEPT_MS = 15 * 60 * 1000
@@ -32,23 +32,17 @@ class ConfigChanges:
     async def run(self) -> None:
         """For as long as the session lasts. Raises StoreError."""
         news = asyncio.Event()
-        self._seen = set(await self._look(news))
+        self._seen = set(await self._store.children(paths.CHANGES, setting(news)))
         for topic in self._topics.all():
             await self._read(topic.name)
         while True:
             await news.wait()
             news.clear()
-            nodes = await self._look(news)
+            nodes = await self._store.children(paths.CHANGES, setting(news))
             for name in nodes:
                 if name not in self._seen:
                     await self._take(name)
             self._seen = set(nodes)
-
-    async def _look(self, news: asyncio.Event) -> list[str]:
-        def fire(_: str, __: Event) -> None:
-            news.set()
-
-        return await self._store.children(paths.CHANGES, fire)
 
     async def _take(self, node: str) -> None:
         path = f"{paths.CHANGES}/{node}"

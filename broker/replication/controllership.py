@@ -76,6 +76,7 @@ from penstock.broker.store.base import (
     StoreError,
     UnknownOutcomeError,
     paths,
+    setting,
 )
 from penstock.broker.store.values import INT_MAX, whole_number
 from penstock.broker.topics.nodes import to_json
@@ -190,12 +191,8 @@ class Controllership:
 
     async def _look(self, changed: asyncio.Event) -> tuple[int, bool]:
         """Who the controller is, and whether it is this session."""
-
-        def fire(_: str, __: Event) -> None:
-            changed.set()
-
         try:
-            data, stat = await self._store.get(paths.CONTROLLER, fire)
+            data, stat = await self._store.get(paths.CONTROLLER, setting(changed))
         except NoNodeError:
             return -1, False
         try:

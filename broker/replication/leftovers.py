@@ -23,11 +23,11 @@ from penstock.broker.store.base import (
     BadValueError,
     BadVersionError,
     Delete,
-    Event,
     NoNodeError,
     Set,
     Store,
     paths,
+    setting,
 )
 from penstock.broker.topics.nodes import to_json
 from penstock.broker.uuids import uuid_bytes
@@ -52,11 +52,7 @@ class Leftovers:
         await self._store.sync()
         while True:
             news = asyncio.Event()
-
-            def fire(_: str, __: Event, news: asyncio.Event = news) -> None:
-                news.set()
-
-            for name in await self._store.children(paths.DELETED, fire):
+            for name in await self._store.children(paths.DELETED, setting(news)):
                 await self._take(name)
             if self._is_known:
                 for partition in self._replicas.unopened:

@@ -27,13 +27,13 @@ from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import (
     BadValueError,
     BadVersionError,
-    Event,
     NodeExistsError,
     NoNodeError,
     Stat,
     Store,
     StoreError,
     paths,
+    setting,
 )
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.durable import boot_id
@@ -170,13 +170,9 @@ async def _newest(store: Store, broker: int) -> tuple[str, Stat | None]:
 async def watch(store: Store, member: Member, gone: Callable[[], None]) -> None:
     """Call `gone` once the registration isn't this session's any more, though the session lives: somebody has removed it."""
     changed, epoch = asyncio.Event(), member.epoch
-
-    def fire(_: str, __: Event) -> None:
-        changed.set()
-
     while True:
         changed.clear()
-        stat = await store.exists(paths.broker(member.broker), fire)
+        stat = await store.exists(paths.broker(member.broker), setting(changed))
         if stat is None or stat.created_zxid != epoch:
             _log.error("somebody has removed the registration of broker %d", member.broker)
             gone()
@@ -209,11 +205,7 @@ def _address(broker: int, data: bytes) -> str:
 
 async def _wait_until_gone(store: Store, path: str, wait_s: float) -> None:
     changed = asyncio.Event()
-
-    def fire(_: str, __: Event) -> None:
-        changed.set()
-
-    if await store.exists(path, fire) is None:
+    if await store.exists(path, setting(changed)) is None:
         return
     try:
         await asyncio.wait_for(changed.wait(), wait_s)

@@ -112,6 +112,11 @@ class Event(Enum):
 Watch = Callable[[str, Event], None]
 
 
+def setting(event: asyncio.Event) -> Watch:
+    """A watch that sets an event."""
+    return lambda _, __: event.set()
+
+
 @dataclass(frozen=True)
 class Create:
     """An operation of `multi`: make a node. `parents` makes missing parents too (empty bytes)."""
