@@ -17,6 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock import __version__, log
@@ -31,6 +32,7 @@ from penstock.pyx.wire.header import (
 )
 from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from penstock.tcp import connect
 
 ANSWER_S = 5.0
 """How long a broker may take to answer, or to be reached."""
@@ -55,7 +57,7 @@ class Peers:
 
     def __init__(self, node_id: int, cluster_id: str, prepare: Prepare | None = None) -> None:
         """prepare: given each socket before it is connected, with the broker that is meant."""
-        self._prepare = prepare
+        self._prepare = prepare or (lambda broker, sock: None)
         self._client_id = f"broker-{node_id}"
         self._cluster_id = cluster_id
         self._addresses: dict[int, Address] = {}
@@ -181,7 +183,7 @@ class Peers:
         sock = None
         try:
             async with asyncio.timeout(ANSWER_S):
-                sock = await self._connect(broker, *address)
+                sock = await connect(*address, partial(self._prepare, broker))
                 return sock, await self._shake_hands(sock, broker)
         except BaseException as error:
             if sock is not None:
@@ -193,28 +195,6 @@ class Peers:
             if isinstance(error, OSError):
                 raise ConnectionError(f"{name} can't be reached: {os_error_text(error)}") from None
             raise
-
-    async def _connect(self, broker: int, host: str, port: int) -> socket.socket:
-        """Connect to one of a host's addresses. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        failure = OSError(f"no address of `{host}`")
-        for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._prepare is not None:
-                    self._prepare(broker, sock)
-                await loop.sock_connect(sock, where)
-            except OSError as error:
-                sock.close()
-                failure = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise failure
 
     async def _shake_hands(self, sock: socket.socket, broker: int) -> Versions:
         """Which versions of which APIs the broker serves on this listener. Raises WireError, OSError."""

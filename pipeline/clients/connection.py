@@ -23,6 +23,7 @@ from penstock.errors import ErrorCode, KafkaError, os_error_text, raise_for
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from penstock.tcp import connect
 
 Piece = bytes | bytearray | memoryview
 SCRATCH_BYTES = 64 << 10  # answers that come whole into it are copied out; larger ones get their own buffer
@@ -114,7 +115,7 @@ class Connection:
         name = f"{host}:{port}"
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                sock = await _connect(host, port, send_buffer_bytes, receive_buffer_bytes)
+                sock = await connect(host, port, _buffers(send_buffer_bytes, receive_buffer_bytes))
                 connection = cls(sock, name, client_id, response_bytes_max)
                 try:
                     await connection._shake_hands(timeout_ms)
@@ -323,26 +324,13 @@ class Connection:
                 each.answer.set_exception(ConnectionLost(f"connection to `{self.name}`: {why}"))
 
 
-async def _connect(host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    failure: OSError = OSError(f"no address for `{host}`")
-    for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if send_buffer_bytes > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-            if receive_buffer_bytes > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure
+def _buffers(send_bytes: int, receive_bytes: int) -> Callable[[socket.socket], None]:
+    """Gives a socket buffers of these sizes; -1: those of the system."""
+
+    def prepare(sock: socket.socket) -> None:
+        if send_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+        if receive_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+
+    return prepare
