@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition, Unsure
+from penstock.pipeline.clients.partitionlists import by_topic, number
 from penstock.pyx.wire import messages
 
 CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
@@ -102,19 +103,15 @@ async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
 async def elect_leaders(client: Client, partitions: Sequence[TopicPartition], *, unclean: bool) -> dict[TopicPartition, int]:
     """Have preferred leaders elected, or (unclean) any live replica where nobody can lead. Answers an error code each."""
     form = messages.ElectLeadersRequest
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
+    topics = [form.TopicPartitions(topic=name, partitions=held) for name, held in by_topic(partitions, number)]
 
     async def attempt() -> dict[TopicPartition, int]:
         request = form(
             election_type=int(unclean),
-            topic_partitions=[form.TopicPartitions(topic=name, partitions=held) for name, held in by_topic.items()],
+            topic_partitions=topics,
             timeout_ms=client.config["request.timeout.ms"],
         )
         answer = await _ask_controller(client, request)
-        if answer.error_code == ErrorCode.NOT_CONTROLLER:
-            await client.metadata([], refresh=True)
         raise_for(answer.error_code, "elect leaders")
         found = answer.replica_election_results
         return {(topic.topic, one.partition_id): one.error_code for topic in found for one in topic.partition_result}
@@ -132,7 +129,7 @@ async def _ask_controller(client: Client, request: Any) -> Any:
         await client.metadata([], refresh=True)
         raise
     parts = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", [])
-    if any(part.error_code == ErrorCode.NOT_CONTROLLER for part in parts):
+    if ErrorCode.NOT_CONTROLLER in (getattr(answer, "error_code", 0), *(part.error_code for part in parts)):
         await client.metadata([], refresh=True)
     return answer
 
