@@ -40,9 +40,9 @@ cdef Partition* partition_find_id(LogSet* logs, const uint8_t* topic_id16, int32
 cdef void partition_retain(Partition* p) noexcept nogil
 cdef void partition_release(Partition* p) noexcept nogil
 # Whether the topic is known at all (then a missing partition is UNKNOWN_TOPIC_OR_PARTITION, not UNKNOWN_TOPIC_ID).
+cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept nogil
 # Whether a producer's batch of this sequence is in the log, or one behind it, or one of a later epoch.
 cdef bint partition_took(Partition* partition, int64_t producer_id, int16_t epoch, int32_t sequence) noexcept nogil
-cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept nogil
 
 # Whether an append is synced to the disk before it is answered (flush.messages), which no network thread waits for; and
 # whether any partition of the set is so, kept by logmanager.pyx.

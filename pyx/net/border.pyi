@@ -240,12 +240,12 @@ class DataPlane:
         `append_produce` gives no answer.
         """
 
-    def append_produce(self, request: Request, refused: dict[int, int], guard: int = 0) -> ProduceAnswer | None:
+    def append_produce(self, request: Request, refused: dict[int, int], guard: int) -> ProduceAnswer | None:
         """Append a produce request; the answer for `answer_produce`, None: its connection is being closed. Its frame is
         written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
         refused: places of `unverified` -> the error code that the partition is answered with; all others are appended. guard:
-        that of the question; 0: no coordinator was asked.
+        that of the question.
         Appends in the calling thread, without the GIL.
         """
 

@@ -599,7 +599,7 @@ cdef class DataPlane:
         self.close_connection(request.token, *_why(result, request.frame))
         return True
 
-    def append_produce(self, request, dict refused, int64_t guard=0) -> object:
+    def append_produce(self, request, dict refused, int64_t guard) -> object:
         cdef bytes frame = request.frame
         cdef vector[int16_t] verdicts
         cdef RequestHead head
