@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import Cluster
-from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
 from penstock.pipeline.clients.producer import Delivery, Producer
-from penstock.pipeline.clients.transaction import TransactionalSender, TransactionState
-from penstock.pyx.record.builder import BatchBuilder
 from support import dedupe_world, mirror_world
 from support.harness import BrokerProcess
 from support.moving_cluster import PROPERTIES, moving
+from support.transaction_turns import take_turns, values_of
 
 LIMIT_S = 120.0
 TURNS = 80
@@ -84,31 +82,14 @@ def test_transactions_are_whole_and_their_positions_are_theirs(cluster: Cluster)
     async def run(done: threading.Event) -> int:
         async with Admin(cluster.bootstrap) as client:
             tp = ("t", 0)
-            sender = TransactionalSender(client, "turns")
-            await sender.init()
-            turn = 0
-            while turn < TURNS or not done.is_set():
-                try:
-                    await sender.begin()
-                    values = [b"%d-%d" % (turn, number) for number in range(10)]
-                    await asyncio.gather(*[sender.send_raw(tp, [batch(sender, tp, value)]) for value in values])
-                    await sender.send_offsets("turns", {tp: (turn + 1, "")})
-                    await sender.commit()
-                    await asyncio.sleep(0.02)
-                except KafkaError:
-                    if sender.state is TransactionState.MUST_ABORT:
-                        await sender.abort()
-                    else:
-                        await sender.init()
-                position = (await client.committed("turns", [tp]))[tp]
-                turn = 0 if position is None else position[0]
+            turns = await take_turns(client, tp, 10, lambda turn: turn < TURNS or not done.is_set())
             ends = await client.list_offsets({tp: LATEST}, isolation="read_committed")
             assert ends[tp].offset > 0
-            return turn
+            return turns
 
     with moving(cluster, "t") as done:
         turns = asyncio.run(run(done))
-    expected = [b"%d-%d" % (turn, number) for turn in range(turns) for number in range(10)]
+    expected = values_of(turns, 10)
     with Consumer(cluster.bootstrap, **{"isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([("t", 0)])
         got: list[bytes | None] = []
@@ -117,13 +98,6 @@ def test_transactions_are_whole_and_their_positions_are_theirs(cluster: Cluster)
             assert more, len(got)
             got += [record.value for record in more]
     assert got == expected
-
-
-def batch(sender: TransactionalSender, tp: tuple[str, int], value: bytes) -> bytes:
-    """A batch of one record in the transaction that is open."""
-    builder = BatchBuilder()
-    builder.append(None, value, 0)
-    return builder.build(sender.producer_id, sender.producer_epoch, sender.next_sequence(tp, 1), True)
 
 
 async def seen(admin: Admin, topic: str) -> set[int]:

@@ -33,6 +33,7 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import HEADER_SIZE, records
 from support.harness import BrokerProcess
+from support.transaction_turns import take_turns, transactional_batch, values_of
 
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}
@@ -75,14 +76,6 @@ def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
         if len(got) >= count:
             return got
     raise AssertionError(f"{len(got)} of {count} records came")
-
-
-def transactional_batch(sender: TransactionalSender, tp: TopicPartition, *values: bytes) -> bytes:
-    builder = BatchBuilder()
-    for value in values:
-        builder.append(None, value, 0)
-    sequence = sender.next_sequence(tp, len(values))
-    return builder.build(sender.producer_id, sender.producer_epoch, sequence, True)
 
 
 async def read_all(client: Admin, tp: TopicPartition, isolation: str = "read_committed") -> list[bytes | None]:
@@ -638,25 +631,8 @@ def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading
         async with Admin(broker.bootstrap) as client:
             await client.create_topics({"t": 1})
             tp = ("t", 0)
-            sender = TransactionalSender(client, "turns")
-            await sender.init()
-            turn = 0
-            while turn < 60:
-                try:
-                    await sender.begin()
-                    values = [b"%d-%d" % (turn, i) for i in range(20)]
-                    await asyncio.gather(*[sender.send_raw(tp, [transactional_batch(sender, tp, value)]) for value in values])
-                    await sender.send_offsets("turns", {tp: (turn + 1, "")})
-                    await sender.commit()
-                    await asyncio.sleep(0.02)
-                except KafkaError:
-                    if sender.state is TransactionState.MUST_ABORT:
-                        await sender.abort()
-                    else:
-                        await sender.init()
-                position = (await client.committed("turns", [tp]))[tp]
-                turn = 0 if position is None else position[0]
-            expected = [b"%d-%d" % (t, i) for t in range(60) for i in range(20)]
+            await take_turns(client, tp, 20, lambda turn: turn < 60)
+            expected = values_of(60, 20)
             assert await read_all(client, tp) == expected
 
     asyncio.run(asyncio.wait_for(run(), 120))

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from penstock.errors import ErrorCode
 from support.asking import metadata
 from support.cluster_world import cluster
 from support.patience import until
-from support.zookeeper import ZooKeeper
+from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -22,9 +21,7 @@ def test_a_broker_without_a_controller_knows_of_no_topic_whether_it_is(zookeeper
         world.create("t", 1, 1)
         world.brokers[1].kill()
         servers, _, root = world.servers.partition("/")
-        other = KazooClient(servers)
-        other.start(60)
-        try:
+        with connected(servers) as other:
             stat = other.exists(f"/{root}/controller")
             while stat is not None:  # The session of the process that was killed.
                 time.sleep(0.05)
@@ -37,9 +34,6 @@ def test_a_broker_without_a_controller_knows_of_no_topic_whether_it_is(zookeeper
                 ("never-made", ErrorCode.LEADER_NOT_AVAILABLE),
             ]
             assert not told.brokers
-        finally:
-            other.stop()
-            other.close()
         until(lambda: world.leader("t") == 1, "the broker to be the controller", world.log_text)
         (never,) = metadata(world.brokers[1], "never-made").topics
         assert never.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from kazoo.client import KazooClient
 
 from penstock.broker.store.base import paths
 from penstock.errors import ErrorCode
@@ -28,7 +27,7 @@ from support.cluster_clients import Writer, check, read
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.cuttingproxy import Net
 from support.patience import until
-from support.zookeeper import ZooKeeper, ensemble
+from support.zookeeper import ZooKeeper, connected, ensemble
 
 pytestmark = pytest.mark.kafka
 
@@ -125,13 +124,8 @@ def test_a_leader_that_is_cut_off_answers_for_nothing_once_its_lease_is_over(wor
         promised = set(cut_off.answered)
         net.cut_off("1", "z1", "2", "3")
         becomes(world, partial(cut_off.put, "one"), NOT_LEADER, "the end of the lease")
-        client = KazooClient(world.servers)
-        client.start(WAIT_S)
-        try:
+        with connected(world.servers) as client:
             assert client.exists(paths.broker(1)) is not None, "the session was over before the lease"
-        finally:
-            client.stop()
-            client.close()
         until(lambda: cut_off.sends_away("one"), "clients to be sent to other brokers", world.log_text)
         assert not cut_off.sends_away("alone")
         assert cut_off.put("one", -1) == NOT_LEADER and cut_off.end("one")[0] == NOT_LEADER

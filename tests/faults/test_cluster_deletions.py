@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from support.cluster_clients import check_answered, write
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.patience import until
-from support.zookeeper import ZooKeeper
+from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -45,14 +44,9 @@ def lies(world: ClusterProcesses, number: int, pattern: str, count: int) -> bool
 
 def children(world: ClusterProcesses, path: str) -> list[str]:
     """The names of a node's children."""
-    client = KazooClient(hosts=world.servers)
-    client.start(WAIT_S)
-    try:
+    with connected(world.servers) as client:
         names: list[str] = client.get_children(path)
         return names
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_what_the_store_does_not_know_is_set_aside_and_taken_back(zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -64,9 +58,7 @@ def test_what_the_store_does_not_know_is_set_aside_and_taken_back(zookeeper: Zoo
         nodes = {path: world.node(path) for path in paths}
         for broker in world.brokers.values():
             assert broker.stop() == 0
-        client = KazooClient(hosts=world.servers)
-        client.start(WAIT_S)
-        try:
+        with connected(world.servers) as client:
             client.delete(paths[0], recursive=True)
             for broker in world.brokers.values():
                 broker.start()
@@ -77,9 +69,6 @@ def test_what_the_store_does_not_know_is_set_aside_and_taken_back(zookeeper: Zoo
                 world.node(paths[0])
             for path, data in nodes.items():
                 client.create(path, data)
-        finally:
-            client.stop()
-            client.close()
         world.until_led("t", by={1, 2}, isr={1, 2})
         check_answered(world, "t", writer)
         for broker in world.brokers.values():

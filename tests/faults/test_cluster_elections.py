@@ -8,14 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from penstock.broker.process import PROGRAM
 from support.cluster_clients import check, check_answered, write
-from support.cluster_world import WAIT_S, ClusterProcesses, cluster
+from support.cluster_world import ClusterProcesses, cluster
 from support.kafka_jars import java
 from support.patience import until
-from support.zookeeper import ZooKeeper
+from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -149,14 +148,9 @@ def test_a_preferred_leader_leads_again(zookeeper: ZooKeeper, tmp_path: Path, wa
             assert code == 0 and [row["elected"] for row in rows] == [preferred[index] == 1 for index in range(4)]
         elif way == "an old tool":
             named = [{"topic": "t", "partition": index} for index in range(4)]
-            client = KazooClient(hosts=world.servers)
-            client.start(WAIT_S)
-            try:
+            with connected(world.servers) as client:
                 path = "/admin/preferred_replica_election"
                 client.create(path, json.dumps({"version": 1, "partitions": named}).encode())
                 until(lambda: client.exists(path) is None, "the node to be taken", world.log_text)
-            finally:
-                client.stop()
-                client.close()
         for index in range(4):
             world.until_led("t", by={preferred[index]}, isr={1, 2}, partition=index)

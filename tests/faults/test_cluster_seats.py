@@ -16,10 +16,10 @@ from kazoo.client import KazooClient
 
 from penstock.broker.process import PROGRAM, BrokerProcess
 from support.cluster_clients import Writer, check, check_answered, write
-from support.cluster_world import WAIT_S, ClusterProcesses, cluster
+from support.cluster_world import ClusterProcesses, cluster
 from support.harness import output
 from support.patience import until
-from support.zookeeper import ZooKeeper
+from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -169,9 +169,7 @@ def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pai
     pair.create("t", 1, 2)
     pair.until_led("t", by={1, 2}, isr={1, 2})
     writers = [write(pair, "t")]
-    client = KazooClient(hosts=pair.servers)
-    client.start(WAIT_S)
-    try:
+    with connected(pair.servers) as client:
         copy = tree(client, "/")
         for number in (1, 2, 1):
             pair.brokers[number].restart()
@@ -185,9 +183,6 @@ def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pai
         for path, data in copy.items():
             if path != "/" and not path.startswith("/zookeeper"):
                 client.create(path, data)
-    finally:
-        client.stop()
-        client.close()
     for number in (1, 2):
         pair.resume(number)
     pair.until_led("t", by={1, 2}, isr={1, 2})

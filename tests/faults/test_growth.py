@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
-from kazoo.client import KazooClient
 
 from penstock.broker.logs.folder import META, STORE
 from penstock.broker.replication import growth
@@ -21,7 +20,7 @@ from support.harness import BrokerProcess
 from support.kafka_fixtures import load_coordinators
 from support.kafka_jars import ApacheKafka, free_ports
 from support.patience import until
-from support.zookeeper import ZooKeeper, ZooKeeperHome
+from support.zookeeper import ZooKeeper, ZooKeeperHome, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -133,15 +132,10 @@ def state(broker: BrokerProcess, servers: str) -> tuple[dict[str, object], dict[
     path = "/brokers/topics/orders/partitions/0/state"
     (aside,) = (one for one in broker.data.glob(f"{STORE}.aside-*Z") if one.is_file())
     hosts, _, chroot = servers.partition("/")
-    client = KazooClient(hosts)
-    client.start(WAIT_S)
-    try:
+    with connected(hosts) as client:
         before = node(aside, path)
         assert before is not None
         return json.loads(before), json.loads(client.get(f"/{chroot}{path}")[0])
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_a_single_node_grows_and_others_join_it(single: Single, servers: str) -> None:
@@ -213,9 +207,7 @@ def test_a_tree_that_is_not_empty_is_refused(single: Single, servers: str) -> No
     fill(broker)
     broker.stop()
     hosts, _, chroot = servers.partition("/")
-    client = KazooClient(hosts)
-    client.start(WAIT_S)
-    try:
+    with connected(hosts) as client:
         client.create(f"/{chroot}/cluster/id", b'{"version":"1","id":"AAAAAAAAAAAAAAAAAAAAAQ"}', makepath=True)
         said = refusal(in_cluster(broker, servers))
         assert "brokers that aren't Penstock's" in said
@@ -224,9 +216,6 @@ def test_a_tree_that_is_not_empty_is_refused(single: Single, servers: str) -> No
         client.create(f"/{chroot}/brokers/topics/others", b"{}", makepath=True)
         assert "holds `/brokers/topics/others`" in refusal(broker)
         client.delete(f"/{chroot}/brokers/topics/others")
-    finally:
-        client.stop()
-        client.close()
     other = in_cluster(single(2), servers).start()
     said = refusal(broker)
     assert "holds the cluster" in said and "empty chroot" in said

@@ -25,6 +25,7 @@ Single requests to a broker
 - `hostile_frames`: requests that are wrong in one place
 
 Worlds: topics, a stage between them, a ledger of what was sent
+- `transaction_turns`: turns of our transactional client, and what they leave
 - `moving_cluster`: a cluster whose brokers are killed one at a time
 - `mirror_world`: source clusters and a target
 - `dedupe_world`: an input topic and a dedupe stage

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from kazoo.client import KazooClient
 
 from penstock.broker.process import BrokerProcess
 from support.cuttingproxy import Net
 from support.kafka_jars import free_ports
 from support.patience import until
-from support.zookeeper import ZooKeeper, new_root
+from support.zookeeper import ZooKeeper, connected, new_root
 
 PROPERTIES = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 2000, "penstock.ballast.bytes": 0}
 WAIT_S = 60.0
@@ -127,14 +126,9 @@ class ClusterProcesses:
 
     def node(self, path: str) -> bytes:
         """A node of the chroot; raises kazoo's NoNodeError."""
-        client = KazooClient(hosts=self.servers)
-        client.start(WAIT_S)
-        try:
+        with connected(self.servers) as client:
             data: bytes = client.get(path)[0]
             return data
-        finally:
-            client.stop()
-            client.close()
 
     def pause(self, number: int) -> None:
         """SIGSTOP."""

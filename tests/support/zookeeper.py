@@ -108,12 +108,21 @@ def classes() -> list[str]:
 def _run_once(archive: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
         server = ZooKeeper(Path(folder) / "server", jvm=[f"-XX:ArchiveClassesAtExit={archive}"]).start()
-        client = KazooClient(server.address)
-        client.start(60)
-        client.create("/n", b"n", ephemeral=True)
+        with connected(server.address) as client:
+            client.create("/n", b"n", ephemeral=True)
+        server.kill(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def connected(servers: str, client_id: tuple[int, bytes] | None = None) -> Iterator[KazooClient]:
+    """A client of its own, in its own session or in the one of that id and password."""
+    client = KazooClient(servers, client_id=client_id)
+    client.start(60)
+    try:
+        yield client
+    finally:
         client.stop()
         client.close()
-        server.kill(signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -163,10 +172,8 @@ class ZooKeeperHome:
         )
 
     def _close_elsewhere(self, client_id: tuple[int, bytes]) -> None:
-        client = KazooClient(self.servers.partition("/")[0], client_id=client_id)
-        client.start(60)
-        client.stop()
-        client.close()
+        with connected(self.servers.partition("/")[0], client_id):
+            pass
 
     async def close(self) -> None:
         """See Home."""
