@@ -50,9 +50,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def flipped(text: str, key: str, part: str) -> str:
     """The text with one bit flipped in this key or in its value: a letter or digit becomes another one."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"{key}=")]
-    at = text.index(line) + (0 if part == "key" else len(key) + 1)
-    if text[at + 1].isalnum():
-        at += 1  # The first letter of an id may be a sign.
+    start = text.index(line) + (0 if part == "key" else len(key) + 1)
+    at = next(at for at in range(start, len(text)) if text[at].isalnum())  # An id may begin with signs.
     bit = next(bit for bit in (1, 2, 4) if chr(ord(text[at]) ^ bit).isalnum())
     return text[:at] + chr(ord(text[at]) ^ bit) + text[at + 1 :]
 
