@@ -160,5 +160,5 @@ def test_dedupe_on_a_cluster_drops_repeats_and_nothing_else(tmp_path: Path, clus
         w.await_done()
         with moving(cluster, w.topic) as done:
             while not done.is_set():
-                w.fill(1)
+                w.produce()
         w.finish()

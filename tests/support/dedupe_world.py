@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.producer import Delivery, Producer
 from penstock.pipeline.clients.sender import Sender
 from penstock.pipeline.job import moved_topic
 from penstock.pyx.record.builder import BatchBuilder
@@ -155,6 +156,19 @@ class World:
             codec = itertools.cycle(codecs)
             made = [self.batch(partition, self.some_ids(partition, count, repeats), next(codec)) for _ in range(batches)]
             self.send(partition, made)
+
+    def produce(self, count: int = 100, repeats: float = 0.2) -> None:
+        """Send records with repeats to every partition by an idempotent producer: each is stored once, whoever is killed."""
+        sent = list[Delivery]()
+        with Producer(self.cluster.bootstrap) as producer:
+            for partition in range(self.partitions):
+                for word in self.some_ids(partition, count, repeats):
+                    number, key = next(self._numbers), None if word is None else word.encode()
+                    sent.append(producer.send(self.topic, key=key, value=b"%d" % number, partition=partition))
+                    self.sent[partition].append((word, number))
+            producer.flush(LIMIT_S)
+        for delivery in sent:
+            delivery.result()
 
     def mix(self, words: Sequence[str], count: int = 150, codecs: Sequence[int] = (0, 3, 4)) -> None:
         """Send a batch for each codec to every partition, of some of these ids, wherever they belong."""
