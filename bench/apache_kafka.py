@@ -1,4 +1,4 @@
-"""Apache Kafka for benchmarks and tests: its jars through Maven, and one KRaft node in a folder of its own."""
+"""Apache Kafka for benchmarks and tests: its jars through Maven, a KRaft node in a folder of its own, and clusters of those."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.pipeline.etl import maven
@@ -33,7 +34,6 @@ Configuration:
 # What one node needs to be one, and what Kafka's own config/server.properties sets; all else is Kafka's default.
 PROPERTIES = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -49,6 +49,14 @@ PROPERTIES = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+}
+# Over the former: what Kafka's defaults are, which one node can't have.
+CLUSTER_PROPERTIES = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
 }
 # The options of Kafka's own start script.
 JVM = [
@@ -83,6 +91,27 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+@dataclass(frozen=True)
+class Seat:
+    """A node's place in its cluster: its id and ports, the controllers that vote, and the cluster's id."""
+
+    node_id: int
+    client_port: int
+    controller_port: int
+    voters: str
+    cluster_id: str
+
+
+def seats(count: int) -> list[Seat]:
+    """Places for the nodes 1 to `count` of a new cluster. Each is a controller that votes."""
+    # A leading letter: an id that begins with a dash would be taken for an option.
+    cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+    ports = free_ports(2 * count)
+    numbered = list(zip(range(1, count + 1), ports[:count], ports[count:], strict=True))
+    voters = ",".join(f"{number}@127.0.0.1:{controller}" for number, _, controller in numbered)
+    return [Seat(number, client, controller, voters, cluster_id) for number, client, controller in numbered]
+
+
 class ApacheKafka:
     """One node of Apache Kafka, broker and controller, by default as its own files configure it.
 
@@ -96,26 +125,29 @@ class ApacheKafka:
         *,
         version: str = KAFKA_VERSION,
         jvm: Sequence[str] = JVM,
+        seat: Seat | None = None,
     ) -> None:
-        """Format a node in folder; `properties` go over the defaults. Raises RuntimeError with what Kafka said."""
+        """Format a node in folder; `properties` go over the defaults. Without a seat it is a cluster of its own. Raises
+        RuntimeError with what Kafka said."""
+        seat = seat or seats(1)[0]
         self.folder = folder
         self.classpath = kafka_classpath(version)
         self.process: subprocess.Popen[bytes] | None = None
         self.jvm = list(jvm)
         folder.mkdir(parents=True, exist_ok=True)
-        client, controller = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{client}"
-        self._port = client
+        self.bootstrap = f"127.0.0.1:{seat.client_port}"
+        self._port = seat.client_port
         own = {
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
+            "node.id": str(seat.node_id),
+            "controller.quorum.voters": seat.voters,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{seat.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "log.dirs": str(self.data),
         }
         lines = [f"{name}={value}\n" for name, value in {**PROPERTIES, **own, **(properties or {})}.items()]
         (folder / "server.properties").write_text("".join(lines), encoding="utf-8")
         (folder / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")
-        self._format()
+        self._format(seat.cluster_id)
 
     @property
     def data(self) -> Path:
@@ -127,9 +159,7 @@ class ApacheKafka:
         options = [*self.jvm, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.yaml'}"]
         return ["java", *options, "-cp", self.classpath, *arguments]
 
-    def _format(self) -> None:
-        # A leading letter: an id that begins with a dash would be taken for an option.
-        cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+    def _format(self, cluster_id: str) -> None:
         arguments = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
         arguments += ["--config", str(self.folder / "server.properties")]
         done = subprocess.run(self.java(*arguments), capture_output=True, text=True, check=False)
@@ -139,6 +169,10 @@ class ApacheKafka:
     def start(self) -> None:
         """Start the node and wait until its client port is open. Raises RuntimeError with the log's end."""
         self.launch()
+        self.await_started()
+
+    def await_started(self) -> None:
+        """Wait until the client port of a launched node is open. Raises RuntimeError with the log's end."""
         assert self.process is not None
         deadline = time.monotonic() + START_LIMIT_S
         while not self._answers():
@@ -195,3 +229,43 @@ class ApacheKafka:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process = None
+
+
+class ApacheCluster:
+    """Nodes 1 to n of Apache Kafka, each of them broker and controller. Folders, ports and data stay over stops and kills."""
+
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        nodes: int = 3,
+        version: str = KAFKA_VERSION,
+        jvm: Sequence[str] = JVM,
+    ) -> None:
+        """Format the nodes in folders below `folder`; see ApacheKafka."""
+        given = {**CLUSTER_PROPERTIES, **(properties or {})}
+        self.nodes = [
+            ApacheKafka(folder / str(seat.node_id), given, version=version, jvm=jvm, seat=seat) for seat in seats(nodes)
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes."""
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        """Start all nodes, since one alone elects nobody, and wait for each. Raises RuntimeError with the log's end of one."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.await_started()
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly."""
+        for node in self.nodes:
+            node.stop()
+
+    def kill(self, index: int) -> None:
+        """End `nodes[index]` by SIGKILL and wait."""
+        self.nodes[index].kill()
