@@ -14,6 +14,7 @@ process       what a process costs, as the kernel counts it
 disk          the disk below a folder, and a slower one for one process
 slowflush     a file whose flushes take longer, for a disk in it
 apache_kafka  Apache Kafka for benchmarks and tests
+zookeeper     ZooKeeper for benchmarks and tests
 stages        programs that work between brokers, held while their input is filled
 mirrormaker   MirrorMaker 2, tuned, exactly once
 report        what a run found, for people and for programs

@@ -221,8 +221,9 @@ def test_only_the_tests_of_the_benchmarks_import_them() -> None:
     imports = re.compile(r"^ *(from|import) penstock\.bench\b", re.M)
     found = [path.relative_to(ROOT) for path in sources(".py") if imports.search(path.read_text())]
     others = [path for path in found if path.parts[0] == "tests" and path.parts[:3] != ("tests", "unit", "bench")]
-    # Apache Kafka, and clients that hoard memory, are started as the benchmarks start them.
-    assert others == [Path("tests/faults/test_memory_hoarders.py"), Path("tests/support/kafka_jars.py")]
+    # Apache Kafka, ZooKeeper, and clients that hoard memory, are started as the benchmarks start them.
+    names = ("faults/test_memory_hoarders.py", "support/kafka_jars.py", "support/zookeeper.py")
+    assert others == [Path("tests", name) for name in names]
 
 
 def test_jars_come_through_one_door_which_holds_them_against_the_lock() -> None:

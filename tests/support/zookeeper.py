@@ -1,4 +1,4 @@
-"""ZooKeeper for tests: the server whose jars Kafka 3.9 brings, alone or as an ensemble, on ports of 127.0.0.1."""
+"""ZooKeeper for tests, alone or as an ensemble, on ports of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import itertools
 import signal
 import socket
 import struct
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from penstock.bench import zookeeper
+from penstock.bench.zookeeper import VERSION
 from penstock.broker.store.base import Store
 from penstock.broker.store.zookeeper import ZooKeeperStore
 from support.class_archive import archived
@@ -24,79 +25,21 @@ from support.harness import output
 from support.kafka_jars import HEAP, free_ports, kafka_classpath
 from support.patience import until
 
-VERSION = "3.9.1"
-"""Of the Kafka that brings it: ZooKeeper 3.8."""
-MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 SESSION_MS = 6000
-LOG4J = """\
-log4j.rootLogger=WARN, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
-"""
+# Ticks are short, so that sessions may be; only the machine's own end would need what is flushed.
+SETTINGS = "tickTime=500\ninitLimit=40\nsyncLimit=20\n"
+JVM = [*HEAP, "-Dzookeeper.forceSync=no"]
 _roots = itertools.count(1)
 
 
-class ZooKeeper:
-    """One server. Folder, ports and data stay over `kill()` and `start()`."""
+class ZooKeeper(zookeeper.ZooKeeper):
+    """One server, with short ticks."""
 
     def __init__(
         self, folder: Path, *, port: int = 0, number: int = 1, ensemble: str = "", jvm: list[str] | None = None
     ) -> None:
-        self.folder = folder
-        self.port = port or free_ports(1)[0]
-        self.process: subprocess.Popen[bytes] | None = None
-        self._jvm = [*HEAP, *(classes() if jvm is None else jvm)]
-        (folder / "data").mkdir(parents=True)
-        (folder / "data" / "myid").write_text(f"{number}\n")
-        (folder / "log4j.properties").write_text(LOG4J)
-        (folder / "zoo.cfg").write_text(
-            f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={folder / 'data'}\nadmin.enableServer=false\n"
-            f"tickTime=500\ninitLimit=40\nsyncLimit=20\nmaxClientCnxns=0\n4lw.commands.whitelist=srvr\n{ensemble}"
-        )
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT for clients."""
-        return f"127.0.0.1:{self.port}"
-
-    def launch(self) -> None:
-        """Start it and don't wait."""
-        options = [*self._jvm, f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}", "-Dzookeeper.forceSync=no"]
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                ["java", *options, "-cp", kafka_classpath(VERSION), MAIN, str(self.folder / "zoo.cfg")],
-                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-
-    def start(self) -> ZooKeeper:
-        """Start it and wait until it serves."""
-        self.launch()
-        until(self.serves, "the start of ZooKeeper", self.log_text)
-        return self
-
-    def mode(self) -> str:
-        """`standalone`, `leader`, `follower`; "" while it doesn't serve."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as asked:
-            asked.sendall(b"srvr")
-            said = b"".join(iter(lambda: asked.recv(4096), b"")).decode()
-            return said.partition("Mode: ")[2].split("\n")[0]
-        return ""
-
-    def serves(self) -> bool:
-        """Whether clients get answers."""
-        return self.mode() != ""
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Kill it and wait for its end."""
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait()
-            self.process = None
-
-    def log_text(self) -> str:
-        """What it has logged."""
-        return (self.folder / "server.log").read_text(errors="replace")
+        options = [*JVM, *(classes() if jvm is None else jvm)]
+        super().__init__(folder, port=port, number=number, settings=SETTINGS + ensemble, jvm=options)
 
 
 @functools.cache
