@@ -13,6 +13,8 @@ programs/     the load programs, in C
 process       what a process costs, as the kernel counts it
 disk          the disk below a folder, and a slower one for one process
 slowflush     a file whose flushes take longer, for a disk in it
+clusters      three brokers of ours or of Apache Kafka's
+stockclients  librdkafka's clients, and when they were acknowledged
 apache_kafka  Apache Kafka for benchmarks and tests
 zookeeper     ZooKeeper for benchmarks and tests
 stages        programs that work between brokers, held while their input is filled

@@ -92,7 +92,8 @@ def command(
     work: Path | None,
 ) -> None:
     """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
-    `pipeline`: mirror, dedupe, nights and clients, beside MirrorMaker 2, a bare Spark job and confluent-kafka.
+    `pipeline`: mirror, dedupe, nights and clients, beside MirrorMaker 2, a bare Spark job and confluent-kafka. `cluster`: three
+    brokers of each, replication, and brokers that are killed.
 
     Prints the targets with our figures beside them, then every case; progress goes to standard error. Writes report.md,
     report.json and pictures. Wants a machine that does nothing else.

@@ -92,6 +92,7 @@ def produce(
     payloads: int = 4,
     weights: Sequence[int] | None = None,
     values: Callable[[int, int], list[bytes]] = letters,
+    acks: int = 1,
 ) -> Frames:
     """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression. The records
     are random letters, or what `values` makes of their size and number; `record_bytes=EVENTS` makes them events.
@@ -116,7 +117,9 @@ def produce(
     if weights:
         random.Random(1).shuffle(turns)
     produces = [
-        (requests.produce_request(topic, {partition: body}), requests.PRODUCE_VERSION) for body in bodies for partition in turns
+        (requests.produce_request(topic, {partition: body}, acks), requests.PRODUCE_VERSION)
+        for body in bodies
+        for partition in turns
     ]
     count = write(path, produces)
     return Frames(path, count, value_bytes // payloads, records, len(bodies[0]), error_at(topic))

@@ -72,7 +72,7 @@ def _line(run: Run) -> dict[str, Any]:
 
 
 def read(file: Path, what: str) -> tuple[list[Entry], list[int]]:
-    """The runs of broker or pipeline in the order of time, and the numbers of lines that can't be read. Raises OSError."""
+    """The runs of such a `what` in the order of time, and the numbers of lines that can't be read. Raises OSError."""
     entries, unread = [], []
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:

@@ -153,10 +153,26 @@ def preface(run: Run) -> list[str]:
     if run.scale < FULL_SCALE:
         lines.append("A scale below 1 shortens the load: absolute targets (memory, recovery, partitions) are easier.")
     lines.append("CPU time has a grain of 10 ms. GB = 1e9 bytes of record values before compression.")
-    return lines + (_broker_preface() if run.what == "broker" else [])
+    return lines + PREFACES.get(run.what, list)()
 
 
 def _broker_preface() -> list[str]:
+    return [
+        *_recycling_preface(),
+        "Both brokers run all the time, the one that isn't measured is idle. Broker CPU is user + system of all its threads.",
+    ]
+
+
+def _cluster_preface() -> list[str]:
+    return [
+        "Three brokers of each side on this machine. One ZooKeeper server of release 3.8, with Debian's ticks, serves ours; "
+        "its CPU is shown apart. Each node of Kafka is broker and controller.",
+        *_recycling_preface(),
+        "All six run all the time, those that aren't measured are idle. Broker CPU is user + system of a side's three.",
+    ]
+
+
+def _recycling_preface() -> list[str]:
     recycling = ", ".join(f"{name}={value}" for name, value in RECYCLED_TOPIC.items())
     settings = ", ".join(f"{name}={value}" for name, value in RECYCLING[KAFKA].items())
     return [
@@ -164,8 +180,10 @@ def _broker_preface() -> list[str]:
         f"cases keep little ({recycling}), so that pages are used again; life-cycle cases have defaults throughout.",
         "Segments of such topics live for less than a second. Kafka flushes a segment as soon as it is sealed, ours a second "
         "later, so ours never writes them to the disk; where they live longer, a produce costs a sixth more of its CPU.",
-        "Both brokers run all the time, the one that isn't measured is idle. Broker CPU is user + system of all its threads.",
     ]
+
+
+PREFACES = {"broker": _broker_preface, "cluster": _cluster_preface}
 
 
 def tell(run: Run, console: Console) -> None:

@@ -36,7 +36,7 @@ class Run:
     machine: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
     took_s: dict[str, float] = field(default_factory=dict)
-    what: str = "broker"  # or "pipeline": which targets it is held against
+    what: str = "broker"  # or "pipeline", "cluster": which targets it is held against
 
 
 def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
@@ -150,5 +150,5 @@ def machine(world: World) -> dict[str, str]:
         "TCP congestion control": congestion.read_text().strip() if congestion.exists() else "?",
         "penstock": f"{__version__} {commit(Path(__file__).resolve().parent)}".strip(),
         **({"before": commit(world.before)} if world.before else {}),
-        "Apache Kafka": f"{KAFKA_VERSION}, one KRaft node, 1 GiB heap",
+        "Apache Kafka": f"{KAFKA_VERSION}, KRaft, 1 GiB heap a node",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.bench import process
@@ -93,13 +93,15 @@ class Broker(Server):
 class Penstock(Broker):
     """`penstock broker` with its default settings but for the given ones, out of this checkout or of another."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str], checkout: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, properties: Mapping[str, str], checkout: Path | None = None, arguments: Sequence[str] = ()
+    ) -> None:
         super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
         # Byte code is kept, as everywhere but where an environment forbids it: a start must not measure Python's compiler.
         keep = {"PYTHONDONTWRITEBYTECODE": ""}
         program = [str(penstock_of(checkout))] if checkout else PROGRAM
-        self._process = BrokerProcess(folder / "data", properties, environment=keep, program=program)
+        self._process = BrokerProcess(folder / "data", properties, arguments, environment=keep, program=program)
         (self._process.port,) = free_ports(1)
 
     @property
@@ -134,11 +136,11 @@ class Penstock(Broker):
 
 
 class Kafka(Broker):
-    """Apache Kafka with its default settings but for the given ones."""
+    """A node of Apache Kafka."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
-        super().__init__(folder)
-        self._node = ApacheKafka(folder, properties)
+    def __init__(self, node: ApacheKafka) -> None:
+        super().__init__(node.folder)
+        self._node = node
 
     @property
     def bootstrap(self) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.bench import frames
+from penstock.bench.apache_kafka import ApacheKafka
+from penstock.bench.clusters import Cluster, KafkaCluster, PenstockCluster
 from penstock.bench.programs import Programs, ended
 from penstock.bench.sides import BEFORE, KAFKA, OURS, PENSTOCK, Broker, Floor, Kafka, Penstock, Server
 from penstock.pyx.wire import requests
@@ -53,6 +55,7 @@ class World:
     programs: Programs
     before: Path | None = None
     _brokers: dict[tuple[str, str, tuple[tuple[str, str], ...]], Broker] = field(default_factory=dict)
+    _clusters: dict[str, Cluster] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def scaled(self, number: float, least: float = 1) -> int:
@@ -100,7 +103,25 @@ class World:
         folder = self.folder / f"{side}-{next(self._numbers)}"
         if side in OURS:
             return Penstock(folder, properties, self.before if side == BEFORE else None)
-        return Kafka(folder, properties)
+        return Kafka(ApacheKafka(folder, properties))
+
+    def cluster(self, side: str) -> Cluster:
+        """The three brokers that serve all cases of clusters: whole, whatever the case before did to it."""
+        cluster = self._clusters.get(side)
+        if cluster is not None and not all(_lives(node) for node in cluster.nodes.values()):
+            self._clusters.pop(side).stop()  # A case has failed halfway.
+            shutil.rmtree(cluster.folder, ignore_errors=True)
+            cluster = None
+        if cluster is None:
+            folder = self.folder / f"{side}-cluster-{next(self._numbers)}"
+            if side in OURS:
+                cluster = PenstockCluster(folder, RECYCLING[side], self.before if side == BEFORE else None)
+            else:
+                cluster = KafkaCluster(folder, RECYCLING[side])
+            self._clusters[side] = cluster
+            cluster.start()
+        cluster.until_whole()
+        return cluster
 
     def floor(self, mode: str, **options: object) -> Floor:
         """A floor server; the case stops it."""
@@ -110,7 +131,10 @@ class World:
         """Stop all brokers and remove the data."""
         for broker in self._brokers.values():
             broker.stop()
+        for cluster in self._clusters.values():
+            cluster.stop()
         self._brokers.clear()
+        self._clusters.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # Topics and files
@@ -119,9 +143,13 @@ class World:
         """A name for a file that is used by nobody else."""
         return self.folder / f"{hint}-{next(self._numbers)}"
 
+    def new_name(self, hint: str) -> str:
+        """A name for a topic that no other one has."""
+        return f"bench-{hint}-{next(self._numbers)}"
+
     def topic(self, server: Server, hint: str, partitions: int, configs: dict[str, str] | None = None) -> str:
         """A new topic."""
-        name = f"bench-{hint}-{next(self._numbers)}"
+        name = self.new_name(hint)
         requests.create_topic(server.bootstrap, name, partitions, configs)
         return name
 
@@ -131,8 +159,8 @@ class World:
 
     # Load
 
-    def measured(self, server: Server, work: Callable[[], T]) -> tuple[T, float]:
-        """What the work gave, and the CPU seconds that it cost the server."""
+    def measured(self, server: Server | Cluster, work: Callable[[], T]) -> tuple[T, float]:
+        """What the work gave, and the CPU seconds that it cost the server, or all brokers of a cluster."""
         before = server.cpu_s()
         result = work()
         time.sleep(SETTLE_S)
@@ -145,6 +173,16 @@ class World:
             load = load.path
         return self.programs.run("requests", to=server.bootstrap, frames=load, **options)
 
+    def requests_side_by_side(self, loads: Iterable[tuple[Server, frames.Frames]], **options: object) -> dict[str, float]:
+        """Send each server its requests, all at once: counts together, seconds and percentiles of the slowest."""
+        running = [
+            self.programs.start("requests", to=server.bootstrap, frames=load.path, error_at=load.error_at, **options)
+            for server, load in loads
+        ]
+        results = [ended(process)[-1] for process in running]
+        total = {name: float(sum(result[name] for result in results)) for name in ("requests", "client_cpu_s")}
+        return {**total, **{name: float(max(one[name] for one in results)) for name in ("seconds", "p50_us", "p99_us")}}
+
     def fetch(self, server: Server, consumers: int, frame: Path, *, idle: bool = False, **options: object) -> dict[str, float]:
         """Consumers side by side, each reading all: records and bytes together, seconds of the slowest."""
         start = self.programs.start_idle if idle else self.programs.start
@@ -152,6 +190,15 @@ class World:
         results = [ended(process)[-1] for process in running]
         total = {name: float(sum(result[name] for result in results)) for name in ("bytes", "records", "requests")}
         return {**total, "seconds": max(float(result["seconds"]) for result in results)}
+
+
+def confluent() -> Any:
+    """The package confluent_kafka. Raises Skipped when it isn't installed."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise Skipped("confluent-kafka is not installed; the extra `bench` has it") from None
+    return confluent_kafka
 
 
 def _lives(broker: Broker) -> bool:

@@ -17,6 +17,10 @@ dedupe     the stage with many ids in its store, and the store alone
 flush      what a flush of each transaction costs mirror and dedupe
 pipelineclients  our Python clients, beside confluent-kafka
 nights     a night beside a bare Spark job that does the same
+
+Those of clusters:
+
+cluster    three brokers: replicated produce, catching up, and how long nothing is acknowledged when one is lost
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from __future__ import annotations
 from penstock.bench.case import Case
 from penstock.bench.cases import (
     clients,
+    cluster,
     consume,
     dedupe,
     flush,
@@ -61,4 +66,6 @@ PIPELINE_CASES: list[Case] = [
     *pipelineclients.CASES,
 ]
 
-CASES = {"broker": BROKER_CASES, "pipeline": PIPELINE_CASES}
+CLUSTER_CASES = cluster.CASES
+
+CASES = {"broker": BROKER_CASES, "pipeline": PIPELINE_CASES, "cluster": CLUSTER_CASES}

@@ -13,7 +13,7 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.programs import ProgramError
 from penstock.bench.sides import CONFLUENT, PENSTOCK
-from penstock.bench.world import Skipped, World
+from penstock.bench.world import World, confluent
 from penstock.pipeline.clients.consumer import Consumer
 from penstock.pipeline.clients.producer import Producer
 from penstock.pyx.wire import requests
@@ -25,15 +25,6 @@ PIECE = 10_000  # records that are given to a producer as columns at a time
 # Both sides' producers; all else is the client's default.
 SENDING: dict[str, Any] = {"compression.type": "lz4", "linger.ms": 10, "batch.size": BATCH_BYTES}
 LIMIT_S = 600.0
-
-
-def confluent() -> Any:
-    """The package. Raises Skipped when it isn't installed."""
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise Skipped("confluent-kafka is not installed; the extra `bench` has it") from None
-    return confluent_kafka
 
 
 def each_us(count: int, work: Callable[[], object]) -> Sample:

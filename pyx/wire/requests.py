@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
@@ -22,33 +22,62 @@ OFFSET_COMMIT_VERSION = 7
 
 
 def create_topic(
-    bootstrap: str, name: str, partitions: int, configs: dict[str, str] | None = None, timeout_s: float = 120.0
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    configs: dict[str, str] | None = None,
+    timeout_s: float = 120.0,
+    replicas: Sequence[int] = (),
 ) -> None:
     """Create a topic and wait until each partition has its leader. A topic that is there already is left as it is.
 
+    `replicas`: the brokers that hold each partition, the first one as its leader; otherwise one broker, chosen by the cluster.
     Raises KafkaError, or TimeoutError when leaders are missing.
     """
     own = messages.CreateTopicsRequest
-    listed = [own.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
-    topic = own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=listed)
+    topic = own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    topic.configs = [own.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+    if replicas:
+        topic.num_partitions = topic.replication_factor = -1
+        placed, assigned = own.CreatableReplicaAssignment, list(replicas)
+        topic.assignments = [placed(partition_index=number, broker_ids=assigned) for number in range(partitions)]
     with WireConnection(bootstrap, timeout_s) as connection:
         answer = connection.ask(own(topics=[topic], timeout_ms=int(timeout_s * 1000)), CREATE_TOPICS_VERSION)
         if answer.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise_for(answer.topics[0].error_code, answer.topics[0].error_message or name)
         deadline = time.monotonic() + timeout_s
-        while not _led(connection, name, partitions):
+        while not is_led(connection, name, partitions):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"`{name}` has no leaders")
             time.sleep(0.02)
 
 
-def _led(connection: WireConnection, name: str, partitions: int) -> bool:
-    """Whether Metadata names the leaders and they also know that they lead: Kafka answers the former somewhat earlier."""
-    topic = connection.ask(metadata_request(name), METADATA_VERSION).topics[0]
-    if topic.error_code or len(topic.partitions) != partitions or any(one.leader_id < 0 for one in topic.partitions):
+def is_led(connection: WireConnection, name: str, partitions: int, without: int = -1) -> bool:
+    """Whether Metadata names a leader of each partition, no one `without`, and the leaders also know that they lead: Kafka
+    answers the former somewhat earlier. Raises OSError, EOFError."""
+    answer = connection.ask(metadata_request(name), METADATA_VERSION)
+    topic = answer.topics[0]
+    if topic.error_code or len(topic.partitions) != partitions:
         return False
+    led: dict[int, list[int]] = {}
+    for one in topic.partitions:
+        led.setdefault(one.leader_id, []).append(one.partition_index)
+    addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+    if without in led or not led.keys() <= addresses.keys():
+        return False
+    if len(addresses) == 1:  # The one that was asked.
+        return _knows(connection, name, list(range(partitions)))
+    for leader, numbers in led.items():
+        with WireConnection(addresses[leader]) as asked:
+            if not _knows(asked, name, numbers):
+                return False
+    return True
+
+
+def _knows(connection: WireConnection, name: str, partitions: Sequence[int]) -> bool:
+    """Whether a broker knows that it leads these partitions."""
     own = messages.FetchRequest
-    wanted = [own.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1) for number in range(partitions)]
+    wanted = [own.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1) for number in partitions]
     request = own(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[own.FetchTopic(topic=name, partitions=wanted)])
     answer = connection.ask(request, FETCH_VERSION)
     return all(partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER for partition in answer.responses[0].partitions)
@@ -69,11 +98,11 @@ def delete_topic(bootstrap: str, name: str) -> None:
             raise_for(answer.responses[0].error_code, name)
 
 
-def produce_request(topic: str, batches: dict[int, bytes]) -> messages.ProduceRequest:
-    """One batch for each partition, acks=1."""
+def produce_request(topic: str, batches: dict[int, bytes], acks: int = 1) -> messages.ProduceRequest:
+    """One batch for each partition."""
     own = messages.ProduceRequest
     data = [own.PartitionProduceData(index=index, records=records) for index, records in batches.items()]
-    return own(acks=1, timeout_ms=30_000, topic_data=[own.TopicProduceData(name=topic, partition_data=data)])
+    return own(acks=acks, timeout_ms=30_000, topic_data=[own.TopicProduceData(name=topic, partition_data=data)])
 
 
 def fetch_request(topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 500) -> messages.FetchRequest:

@@ -6,20 +6,34 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from penstock.bench import disk
+from penstock.bench import clusters, disk
+from penstock.bench.apache_kafka import ApacheCluster
 from penstock.bench.case import Case, Measured
-from penstock.bench.cases import BROKER_CASES, CASES, PIPELINE_CASES, clients, consume, flush, linkedin, mirror, nights
+from penstock.bench.cases import (
+    BROKER_CASES,
+    CASES,
+    CLUSTER_CASES,
+    PIPELINE_CASES,
+    clients,
+    consume,
+    flush,
+    linkedin,
+    mirror,
+    nights,
+)
 from penstock.bench.cases.produce import Produce
 from penstock.bench.cases.steps import Steps
+from penstock.bench.clusters import TRANSACTION
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out
 from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, PENSTOCK, WITHOUT
 from penstock.bench.world import World
-from support.kafka_jars import classes
+from support.kafka_jars import classes, jvm
 
 JAVA = (
     clients.JavaProduce,
@@ -69,7 +83,7 @@ def measure(world: World, case: Case) -> Measured:
     return run.measured[case.name]
 
 
-@pytest.mark.parametrize("case", [param(case) for cases in CASES.values() for case in cases if case.name not in BETWEEN_KAFKA])
+@pytest.mark.parametrize("case", [param(case) for case in (*BROKER_CASES, *PIPELINE_CASES) if case.name not in BETWEEN_KAFKA])
 def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
     measured = measure(world, case)
     if isinstance(case, linkedin.NeedsCluster):
@@ -117,6 +131,23 @@ def test_both_brokers_in_turn(world: World) -> None:
     order = [line.split()[0] for line in said if " round " in line]
     assert order == [PENSTOCK, KAFKA, PENSTOCK, KAFKA]
     assert all(len(samples) == 2 for samples in run.measured[case.name].samples.values())
+
+
+@pytest.mark.kafka
+def test_both_clusters_in_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "ApacheCluster", partial(ApacheCluster, jvm=jvm()))
+    case = next(case for case in CLUSTER_CASES if case.name == "replicated-16k")
+    case.warm = False
+    run = Run([case], (PENSTOCK, KAFKA), 1, SCALE, MINUTES, what="cluster")
+    carry_out(run, world, lambda line: None, lambda: None)
+    assert run.measured[case.name].failed == {}
+    for side in (PENSTOCK, KAFKA):
+        assert run.measured[case.name].samples[side][0]["mb_per_s"] > 0
+        cluster = world.cluster(side)
+        assert cluster.controller in cluster.nodes
+        assert cluster.coordinator(TRANSACTION, "any") in cluster.nodes
+    # Only ours has a process besides its brokers.
+    assert world.cluster(PENSTOCK).store_cpu_s() > 0 == world.cluster(KAFKA).store_cpu_s()
 
 
 @pytest.mark.kafka
