@@ -66,6 +66,6 @@ PIPELINE_CASES: list[Case] = [
     *pipelineclients.CASES,
 ]
 
-CLUSTER_CASES = cluster.CASES
+CLUSTER_CASES: list[Case] = [*cluster.CASES, *linkedin.CLUSTER_CASES]
 
 CASES = {"broker": BROKER_CASES, "pipeline": PIPELINE_CASES, "cluster": CLUSTER_CASES}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.bench.apache_kafka import LOG4J, kafka_classpath
 from penstock.bench.case import Case, Sample
+from penstock.bench.clusters import Cluster
 from penstock.bench.programs import ProgramError, Programs, ended
 from penstock.bench.sides import Broker
 from penstock.bench.world import GB, RECYCLED_TOPIC, Skipped, World
@@ -142,7 +143,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def java_produce(
-    world: World, broker: Broker, topic: str, records: int, size: int, properties: dict[str, str]
+    world: World, broker: Broker | Cluster, topic: str, records: int, size: int, properties: dict[str, str]
 ) -> dict[str, float]:
     """ProducerPerformance: records, records_per_s, and latencies in ms as it counts them."""
     given = [f"{name}={value}" for name, value in properties.items()]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,14 +24,19 @@ AHEAD_BYTES = 128 << 20  # to each leader before what is measured: its pages are
 
 
 @contextmanager
-def topic(
-    world: World, cluster: Cluster, hint: str, replicas: Sequence[int], partitions: int = 1, **configs: str
+def replicated_topic(
+    world: World,
+    cluster: Cluster,
+    hint: str,
+    replicas: Sequence[int] = (),
+    partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """A topic whose partitions these brokers hold, the first one as their leader; deleted at the end."""
+    """A topic of three copies, deleted at the end. These brokers hold each partition, the first one as its leader; otherwise
+    the cluster spreads the leaders."""
     name = world.new_name(hint)
-    given = {**REPLICATED, **{key.replace("_", "."): value for key, value in configs.items()}}
-    asked = cluster.nodes[replicas[0]].bootstrap
-    requests.create_topic(asked, name, partitions, given, replicas=replicas)
+    given = {**REPLICATED, **(configs or {})}
+    requests.create_topic(cluster.nodes[1].bootstrap, name, partitions, given, factor=BROKERS, replicas=replicas)
     try:
         cluster.until_whole()
         yield name
@@ -119,7 +124,7 @@ class PacedReplicated(Case):
 
     def run(self, world: World, side: str) -> Sample:
         cluster = world.cluster(side)
-        with topic(world, cluster, self.name, cluster.led_by(1)) as name:
+        with replicated_topic(world, cluster, self.name, cluster.led_by(1)) as name:
             size = self.record_bytes
             load = frames.produce(world.path(self.name), name, 1, batch_bytes=size, record_bytes=size, acks=ALL)
             count = int(self.rate * world.seconds(self.seconds))
@@ -145,7 +150,7 @@ class CatchUp(Case):
     def run(self, world: World, side: str) -> Sample:
         cluster = world.cluster(side)
         follower = BROKERS
-        with topic(world, cluster, self.name, cluster.led_by(1), self.partitions) as name:
+        with replicated_topic(world, cluster, self.name, cluster.led_by(1), self.partitions) as name:
             cluster.nodes[follower].stop()
             try:
                 cluster.until_whole(cluster.others(follower))
@@ -198,7 +203,7 @@ class Failover(Case):
             victim = self.victim(cluster, number)
             # The partition that is written to isn't the victim's own if it's the coordinator that is measured.
             replicas = cluster.led_by(victim if self.leads else cluster.others(victim)[0])
-            with topic(world, cluster, self.name, replicas) as name, self.client(cluster, name, number) as client:
+            with replicated_topic(world, cluster, self.name, replicas) as name, self.client(cluster, name, number) as client:
                 at = time.monotonic()
                 try:
                     self.hit(cluster, victim)
@@ -293,7 +298,7 @@ class RollingRestart(Case):
         failures = 0
         for number, node in cluster.nodes.items():
             with (
-                topic(world, cluster, self.name, cluster.led_by(number)) as name,
+                replicated_topic(world, cluster, self.name, cluster.led_by(number)) as name,
                 StockProducer(confluent(), cluster.bootstrap, name) as client,
             ):
                 at = time.monotonic()
@@ -335,7 +340,7 @@ class LeadersLost(Case):
         controller = cluster.controller
         victim = controller if self.is_controller else cluster.others(controller)[0]
         asked = cluster.others(victim)
-        with topic(world, cluster, self.name, cluster.led_by(victim), count) as name:
+        with replicated_topic(world, cluster, self.name, cluster.led_by(victim), count) as name:
             cpu_s = sum(cluster.nodes[number].cpu_s() for number in asked)
             at = time.monotonic()
             cluster.nodes[victim].kill()

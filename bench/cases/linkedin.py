@@ -8,12 +8,14 @@ are 5 million (scaled) on one machine that also runs the clients: compare the tw
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from penstock.bench.case import Case, Sample
 from penstock.bench.cases.clients import java, java_consume, java_produce, said, throughput
+from penstock.bench.cases.cluster import replicated_topic
 from penstock.bench.programs import ProgramError
-from penstock.bench.world import RECYCLED_TOPIC, Skipped, World
+from penstock.bench.world import RECYCLED_TOPIC, World
 
 RECORD_BYTES = 100
 PARTITIONS = 6
@@ -79,15 +81,28 @@ class Consumers(Case):
 
 
 @dataclass
-class NeedsCluster(Case):
-    """A row that three brokers and replication are needed for."""
+class Replicated(Case):
+    """So many producers, and a topic of three copies."""
 
     name: str
     title: str
-    warm: bool = False
+    acks: str
+    producers: int = 1
 
     def run(self, world: World, side: str) -> Sample:
-        raise Skipped("needs a cluster: not measured yet")
+        cluster, count = world.cluster(side), world.scaled(RECORDS / self.producers, least=1000)
+        properties = {**PRODUCER, "acks": self.acks}
+        with (
+            replicated_topic(world, cluster, self.name, partitions=PARTITIONS, configs=RECYCLED_TOPIC) as name,
+            ThreadPoolExecutor(self.producers) as threads,
+        ):
+
+            def produce(number: int) -> dict[str, float]:
+                return java_produce(world, cluster, name, count, RECORD_BYTES, properties)
+
+            done, cpu_s = world.measured(cluster, lambda: list(threads.map(produce, range(self.producers))))
+        sample = throughput(count * self.producers, RECORD_BYTES, max(one["seconds"] for one in done), cpu_s)
+        return {"records_per_s": sample.pop("records_per_s"), **sample}
 
 
 _AVERAGE = re.compile(r"Avg latency: ([\d.]+) ms")
@@ -126,10 +141,13 @@ class EndToEnd(Case):
 
 CASES: list[Case] = [
     SingleProducer(),
-    NeedsCluster("linkedin-async", "Single producer thread, 3x asynchronous replication"),
-    NeedsCluster("linkedin-sync", "Single producer thread, 3x synchronous replication"),
-    NeedsCluster("linkedin-three-producers", "Three producers, 3x async replication"),
     Consumers("linkedin-consumer", "Single consumer", 1),
     Consumers("linkedin-three-consumers", "Three consumers", 3),
     EndToEnd(),
+]
+
+CLUSTER_CASES: list[Case] = [
+    Replicated("linkedin-async", "Single producer thread, 3x asynchronous replication", acks="1"),
+    Replicated("linkedin-sync", "Single producer thread, 3x synchronous replication", acks="all"),
+    Replicated("linkedin-three-producers", "Three producers, 3x async replication", acks="1", producers=3),
 ]

@@ -27,15 +27,17 @@ def create_topic(
     partitions: int,
     configs: dict[str, str] | None = None,
     timeout_s: float = 120.0,
+    factor: int = 1,
     replicas: Sequence[int] = (),
 ) -> None:
     """Create a topic and wait until each partition has its leader. A topic that is there already is left as it is.
 
-    `replicas`: the brokers that hold each partition, the first one as its leader; otherwise one broker, chosen by the cluster.
+    `replicas`: the brokers that hold each partition, the first one as its leader; otherwise the cluster chooses so many as
+    `factor` says.
     Raises KafkaError, or TimeoutError when leaders are missing.
     """
     own = messages.CreateTopicsRequest
-    topic = own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    topic = own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
     topic.configs = [own.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     if replicas:
         topic.num_partitions = topic.replication_factor = -1

@@ -32,7 +32,7 @@ from penstock.bench.clusters import TRANSACTION
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out
 from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, PENSTOCK, WITHOUT
-from penstock.bench.world import World
+from penstock.bench.world import Skipped, World
 from support.kafka_jars import classes, jvm
 
 JAVA = (
@@ -86,9 +86,6 @@ def measure(world: World, case: Case) -> Measured:
 @pytest.mark.parametrize("case", [param(case) for case in (*BROKER_CASES, *PIPELINE_CASES) if case.name not in BETWEEN_KAFKA])
 def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
     measured = measure(world, case)
-    if isinstance(case, linkedin.NeedsCluster):
-        assert measured.failed == {PENSTOCK: "needs a cluster: not measured yet"}
-        return
     if isinstance(case, Steps) and shutil.which("perf") is None:
         assert measured.failed == {PENSTOCK: "`perf` is not installed; Debian has it as `linux-perf`"}
         return
@@ -134,6 +131,14 @@ def test_both_brokers_in_turn(world: World) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("case", linkedin.CLUSTER_CASES, ids=lambda case: case.name)
+def test_javas_producers_and_a_cluster_of_ours(world: World, case: Case) -> None:
+    measured = measure(world, case)
+    assert measured.failed == {}
+    assert measured.samples[PENSTOCK][0]["records_per_s"] > 0
+
+
+@pytest.mark.kafka
 def test_both_clusters_in_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "ApacheCluster", partial(ApacheCluster, jvm=jvm()))
     case = next(case for case in CLUSTER_CASES if case.name == "replicated-16k")
@@ -163,12 +168,19 @@ def test_mirror_maker_copies_beside_ours(world: World) -> None:
         assert samples[0]["mb_per_transaction"] > 0 and samples[0]["mb_per_s"] > 0
 
 
+class Lacking(Produce):
+    """Can't be measured here."""
+
+    def prepare(self, world: World, side: str) -> None:
+        raise Skipped("nothing is here")
+
+
 def test_a_failure_is_reported_and_the_rest_goes_on(world: World) -> None:
     broken = Produce("broken", "a property that no broker knows", 100, 0.01, properties={"no_such_property": "1"})
     broken.warm = False
-    one = linkedin.NeedsCluster("later", "after it")
-    run = Run([broken, one], (PENSTOCK,), 1, SCALE, MINUTES)
+    later = Lacking("later", "after it", 100, 0.01)
+    run = Run([broken, later], (PENSTOCK,), 1, SCALE, MINUTES)
     carry_out(run, world, lambda line: None, lambda: None)
     assert "unknown broker property `no.such.property`" in run.measured["broken"].failed[PENSTOCK]
     assert run.measured["broken"].samples == {}
-    assert run.measured["later"].failed == {PENSTOCK: "needs a cluster: not measured yet"}
+    assert run.measured["later"].failed == {PENSTOCK: "nothing is here"}

@@ -11,8 +11,7 @@ import pytest
 
 from penstock.bench import clusters
 from penstock.bench.case import Case, Measured, Sample
-from penstock.bench.cases import CLUSTER_CASES
-from penstock.bench.cases.cluster import CatchUp, Failover
+from penstock.bench.cases.cluster import CASES, CatchUp, Failover
 from penstock.bench.clusters import until
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out
@@ -52,7 +51,7 @@ def check(sample: Sample) -> None:
         assert value > 0 or any(word in metric for word in MAY_BE_ZERO), metric
 
 
-@pytest.mark.parametrize("case", CLUSTER_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
     measured = measure(world, case)
     if isinstance(case, CatchUp) and measured.failed:
