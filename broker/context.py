@@ -106,6 +106,11 @@ class ClusterMember(OtherBrokers, Protocol):
         """The broker that is the controller, as it has told this one; -1: none has."""
         ...
 
+    @property
+    def controller_epoch(self) -> int:
+        """Of the newest controller that this one has heard of."""
+        ...
+
     def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
         """The brokers that live, and where the clients of a listener reach them."""
         ...
@@ -268,6 +273,11 @@ class Context:
     def controller_id(self) -> int:
         """The broker that is the controller; -1: nobody knows it now."""
         return self.node_id if self.cluster is None else self.cluster.controller
+
+    @property
+    def controller_epoch(self) -> int:
+        """Of the newest controller that this broker has heard of, itself on one node."""
+        return self.topics.controller_epoch if self.cluster is None else self.cluster.controller_epoch
 
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (KIP-455): where partitions should live. Versions 0-1.
 
-One node holds every partition, so the only assignment that can be asked for is the present one, which is there
-at once. A cancellation finds nothing under way.
+Partitions don't move between brokers: the only assignment that can be asked for is the present one, which is there at once. Any
+other is refused with INVALID_REPLICA_ASSIGNMENT. A cancellation finds nothing under way.
 """
 
 from penstock.broker.assignments import check_assignment
@@ -26,6 +26,8 @@ async def handle(
         error_message=None, allow_replication_factor_change=request.allow_replication_factor_change
     )
     for topic in request.topics:
+        if context.topics.get(topic.name) is None:
+            await context.topics.catch_up(topic.name)
         answers = [_answer(context, topic.name, asked) async for asked in call.turns.each(topic.partitions)]
         response.responses.append(
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=answers)
@@ -52,3 +54,9 @@ def _check(context: Context, name: str, asked: Asked) -> None:
     if asked.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress.")
     check_assignment(context, asked.replicas)
+    present = topic.partitions[asked.partition_index].replicas
+    if asked.replicas != present:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Partition {name}-{asked.partition_index} stays on {present}: partitions can't move between brokers yet.",
+        )

@@ -34,6 +34,8 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _check_name(topic.name)
+            if context.topics.get(topic.name) is None:
+                await context.topics.catch_up(topic.name)
             _check_assignments(context, topic)
             only = request.validate_only
             assignment = None if topic.assignments is None else [list(one.broker_ids) for one in topic.assignments]

@@ -56,6 +56,8 @@ async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: 
     check_name(wanted.name)
     if wanted.name == CLUSTER_METADATA:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {wanted.name} is prohibited.")
+    if context.topics.get(wanted.name) is not None:
+        await context.topics.catch_up(wanted.name)
     partitions = _partitions(context, wanted)
     given = {config.name: config.value for config in wanted.configs}
     context.topics.check_new(wanted.name, partitions, given)

@@ -56,6 +56,8 @@ async def _delete(context: Context, result: Result, version: int, deadline: Dead
     elif any(result.topic_id):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     else:
+        if context.topics.get(result.name) is None:
+            await context.topics.catch_up(result.name)
         topic = context.topics.get(result.name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")

@@ -1,7 +1,8 @@
 """DescribeQuorum (KIP-595, 836, 853): which broker decides about the cluster's metadata. Versions 0-2.
 
-A single node decides alone: it is leader and only voter of `__cluster_metadata`, of which nothing but the name is
-there; the leader's epoch is the controller's, and offsets count the changes of the metadata store.
+The controller decides alone, on one node and in a cluster: it is leader and only voter of `__cluster_metadata`, of which
+nothing but the name is there; the leader's epoch is the controller's, and offsets count the changes of the metadata store.
+While no controller is known there is neither leader nor voter.
 """
 
 from penstock.broker.context import Call, Context
@@ -24,9 +25,11 @@ async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -
         described = [await _partition(context, name, index) async for index in call.turns.each(indexes)]
         response.topics.append(Topic(topic_name=name, partitions=described))
     if call.api_version >= NODES_SINCE and any(topic.topic_name == METADATA for topic in request.topics):
-        host, port = context.advertised_for(call.listener)
-        listener = DescribeQuorumResponse.Listener(name=call.listener, host=host, port=port)
-        response.nodes = [DescribeQuorumResponse.Node(node_id=context.node_id, listeners=[listener])]
+        controller = context.controller_id
+        at = context.brokers_for(call.listener).get(controller)
+        if at is not None:
+            listener = DescribeQuorumResponse.Listener(name=call.listener, host=at.host, port=at.port)
+            response.nodes = [DescribeQuorumResponse.Node(node_id=controller, listeners=[listener])]
     return response
 
 
@@ -38,14 +41,15 @@ async def _partition(context: Context, topic: str, index: int) -> Partition:
             error_message="This server does not host this topic-partition.",
         )
     end, now_ms = await context.store.changes(), context.now_ms()
+    controller = context.controller_id
     voter = DescribeQuorumResponse.ReplicaState(
-        replica_id=context.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+        replica_id=controller, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
     )
     return Partition(
         partition_index=0,
         error_message=None,
-        leader_id=context.node_id,
-        leader_epoch=context.topics.controller_epoch,
+        leader_id=controller,
+        leader_epoch=context.controller_epoch,
         high_watermark=end,
-        current_voters=[voter],
+        current_voters=[voter] if controller >= 0 else [],
     )

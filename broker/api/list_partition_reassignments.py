@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (KIP-455): reassignments that are under way; on one node there never are. Version 0."""
+"""ListPartitionReassignments (KIP-455): reassignments that are under way; there never are any. Version 0."""
 
 from penstock.broker.context import Call, Context
 from penstock.pyx.wire.messages import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse

@@ -3,7 +3,8 @@
 A level is kept in the store under `/feature`, as Kafka keeps it in ZooKeeper:
 `{"version":2,"status":1,"features":{"group.version":1,...}}`. The node's version is the epoch that ApiVersions
 has, so a client can see which of two answers is the newer one. Without a node each feature is at its newest level;
-the node is written at the first start.
+the node is written at the first start. In a cluster each broker watches the node: a level that one of them stores is in force
+on all.
 
 | feature | levels | what it turns on |
 | --- | --- | --- |
@@ -21,7 +22,16 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock import log
-from penstock.broker.store.base import ANY_VERSION, NodeExistsError, NoNodeError, Store, paths
+from penstock.broker.store.base import (
+    BadValueError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    Stat,
+    Store,
+    paths,
+    setting,
+)
 from penstock.broker.store.values import Fields
 from penstock.errors import ErrorCode, KafkaError
 
@@ -70,12 +80,35 @@ class Features:
         try:
             await store.create(paths.FEATURES, self._content(self._levels), parents=True)
         except NodeExistsError:
-            data, stat = await store.get(paths.FEATURES)
-            self.epoch = stat.version
-            stored = Fields(paths.FEATURES, Fields.read(paths.FEATURES, data).table("features"))
-            for name, levels in SUPPORTED.items():
-                level = stored.number(name, 0, LEVEL_MAX, default=levels.max)
-                self._levels[name] = min(max(level, levels.min), levels.max)
+            self._take(*await store.get(paths.FEATURES))
+
+    async def follow(self, store: Store) -> None:
+        """Take over the levels that other brokers store, for as long as the session lasts. Raises StoreError."""
+        news = asyncio.Event()
+        while True:
+            before = self._levels
+            try:
+                if await store.exists(paths.FEATURES, setting(news)) is not None:
+                    self._take(*await store.get(paths.FEATURES))
+            except NoNodeError:
+                pass  # The watch has fired.
+            except BadValueError as error:
+                _log.error("the stored features can't be read, those in force stay: %s", error)
+            if self._levels != before:
+                self._tell()
+            await news.wait()
+            news.clear()
+
+    def _take(self, data: bytes, stat: Stat) -> None:
+        stored = Fields(paths.FEATURES, Fields.read(paths.FEATURES, data).table("features"))
+        taken = {}
+        for name, levels in SUPPORTED.items():
+            level = stored.number(name, 0, LEVEL_MAX, default=levels.max)
+            taken[name] = min(max(level, levels.min), levels.max)
+        self._levels, self.epoch = taken, stat.version
+
+    def _tell(self) -> None:
+        _log.info("features are now %s", " ".join(f"{name}={level}" for name, level in sorted(self._levels.items())))
 
     def level(self, name: str) -> int:
         """The level in force of a feature, 0 of one that is not known."""
@@ -108,15 +141,24 @@ class Features:
         if self._store is None:
             raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "the broker is still starting")
         async with self._changes:
-            updated = {**self._levels, **levels}
-            if updated == self._levels:
-                return
             try:
-                self.epoch = await self._store.set(paths.FEATURES, self._content(updated), ANY_VERSION)
+                while not await self._updated(self._store, levels):
+                    pass
             except NoNodeError:
                 raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "the store has lost its features") from None
+
+    async def _updated(self, store: Store, levels: Mapping[str, int]) -> bool:
+        """Store these levels beside those that are stored; False: another broker was quicker, and nothing was done."""
+        self._take(*await store.get(paths.FEATURES))
+        updated = {**self._levels, **levels}
+        if updated != self._levels:
+            try:
+                self.epoch = await store.set(paths.FEATURES, self._content(updated), self.epoch)
+            except BadVersionError:
+                return False
             self._levels = updated
-        _log.info("features are now %s", " ".join(f"{name}={level}" for name, level in sorted(updated.items())))
+            self._tell()
+        return True
 
     @staticmethod
     def _content(levels: Mapping[str, int]) -> bytes:

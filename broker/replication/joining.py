@@ -113,6 +113,7 @@ class Joining:
             between_brokers=context.between_brokers,
             address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
+            features=context.features,
             coordinators=context.coordinators,
             noted=lambda: self._note(topics, dirs),
             prepare=None if self._neighbours is None else self._neighbours.prepare,

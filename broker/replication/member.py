@@ -32,6 +32,7 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.cluster.registration import Member, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.features import Features
 from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.replication import registration, requests
@@ -85,6 +86,7 @@ class Cluster:
         between_brokers: str,
         address: Mapping[str, Any],
         clean: bool,
+        features: Features,
         coordinators: Coordinators,
         noted: Callable[[], Awaitable[None]],
         prepare: Prepare | None,
@@ -95,6 +97,7 @@ class Cluster:
         self._store = store
         self._config = config
         self._topics = topics
+        self._features = features
         self._between_brokers = between_brokers
         self._address = address
         self._home = registration.home_of(dirs)
@@ -250,6 +253,7 @@ class Cluster:
             _until_lost(store, over),
             _ending(controllership.run, over),
             _ending(changes.run, over),
+            _ending(partial(self._features.follow, store), over),
             _ending(leftovers.run, over),
         ):
             session.start(work)
@@ -304,6 +308,11 @@ class Cluster:
     def controller(self) -> int:
         """The broker that is the controller, as it has told this one; -1: none has."""
         return self._topics.controller
+
+    @property
+    def controller_epoch(self) -> int:
+        """Of the newest controller that this one has heard of."""
+        return self._replicas.roles.controller_epoch
 
     @property
     def racks(self) -> Mapping[int, str]:

@@ -34,6 +34,8 @@ from penstock.errors import ErrorCode, KafkaError
 
 SHOWN_S = 60.0
 """How long a change waits to be shown by a controller."""
+CATCH_UP_S = 5.0
+"""How long an answer waits for the picture, of a topic that another broker may have made or deleted a moment ago."""
 KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
 """The configs of a topic of which they can't be read: nothing of it is deleted by mistake."""
 CONFIG_CHANGE = f"{paths.CHANGES}/config_change_"
@@ -145,6 +147,7 @@ class ClusterTopics(Topics):
             topic.partitions[:] = partitions
 
     def _hide_deleted(self, topic: Topic) -> None:
+        self.note_deleted(topic.name)
         self.hide(topic)
         self.deleted(topic.name)
 
@@ -202,6 +205,31 @@ class ClusterTopics(Topics):
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{what} is stored, but no controller has carried it out within {SHOWN_S:g} s"
             ) from None
+
+    async def catch_up(self, name: str) -> None:
+        """Wait until the topic of a name is shown as the store has it, or CATCH_UP_S are over. Raises KafkaError."""
+        async with stored(name):
+            await self._store.sync()
+            stored_id = await self._stored_id(name)
+
+        def is_shown() -> bool:
+            topic = self._by_name.get(name)
+            return (None if topic is None else uuid_text(topic.topic_id)) == stored_id
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                while not is_shown():
+                    await self._shown.wait()
+
+    async def _stored_id(self, name: str) -> str | None:
+        """The id of a topic that the store has and nobody is deleting. Raises StoreError."""
+        if await self._store.exists(paths.deleted_topic(name)) is not None:
+            return None
+        try:
+            data, _ = await self._store.get(paths.topic(name))
+        except NoNodeError:
+            return None
+        return Fields.read(paths.topic(name), data).text("topic_id")
 
     async def _create(
         self,

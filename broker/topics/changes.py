@@ -15,6 +15,7 @@ The nodes of a topic are in `nodes.py`, the marks in `marks.py`; `restoring.py` 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,15 @@ class Topics(Image):
         """
         return name in self._leaving or time.monotonic() - self._deleted_s.get(name, -DELETED_RECENTLY_S) < DELETED_RECENTLY_S
 
+    def note_deleted(self, name: str) -> None:
+        """From now on a topic of that name was deleted recently."""
+        now = time.monotonic()
+        self._deleted_s.pop(name, None)
+        self._deleted_s[name] = now
+        for oldest, at in list(itertools.islice(self._deleted_s.items(), 2)):  # Two go where one comes: few are kept.
+            if now - at >= DELETED_RECENTLY_S:
+                del self._deleted_s[oldest]
+
     async def ask(self, name: str, index: int, work: Callable[..., T], *given: object) -> T:
         """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock. Raises
         KafkaError UNKNOWN_TOPIC_OR_PARTITION, also if it may be a later topic of that name that has answered."""
@@ -121,6 +131,9 @@ class Topics(Image):
         answer = await self.logs.ask((name, index), work, *given)
         self.check_is_there(topic)
         return answer
+
+    async def catch_up(self, name: str) -> None:
+        """Wait until a topic that another broker has made or deleted is shown so. Raises KafkaError."""
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
         """Raise KafkaError if such a topic can't be created; changes nothing."""
@@ -333,9 +346,7 @@ class Topics(Image):
             async with stored(name):
                 await self.marks.mark_deleted(name)
             failpoint(MARKED)
-            now = time.monotonic()
-            self._deleted_s = {one: at for one, at in self._deleted_s.items() if now - at < DELETED_RECENTLY_S}
-            self._deleted_s[name] = now
+            self.note_deleted(name)
             self.hide(topic)
             lay_in = self.logs.leave(topic)
             free = self._leaving[name] = asyncio.Event()

@@ -1,0 +1,154 @@
+"""What a broker answers about the cluster as a whole: each one the same, and none the truth of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.broker import Cluster
+from penstock.broker.topics import changes
+from penstock.errors import ErrorCode
+from penstock.pyx.wire import messages
+from support.harness import WireConnection
+from support.patience import until
+
+METADATA = "__cluster_metadata"
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(data=tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def create(cluster: Cluster, broker: int, name: str, replicas: list[int]) -> int:
+    """Ask a broker for a new topic of one partition; an error code."""
+    own = messages.CreateTopicsRequest
+    there = own.CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)
+    topic = own.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[there])
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(own(topics=[topic], timeout_ms=60_000), 5)
+    code: int = answer.topics[0].error_code
+    return code
+
+
+def delete(cluster: Cluster, broker: int, name: str) -> int:
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(messages.DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000), 5)
+    code: int = answer.responses[0].error_code
+    return code
+
+
+def grow(cluster: Cluster, broker: int, name: str, count: int) -> int:
+    own = messages.CreatePartitionsRequest
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        request = own(topics=[own.CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=60_000)
+        answer = connection.ask(request, 2)
+    code: int = answer.results[0].error_code
+    return code
+
+
+def look(cluster: Cluster, broker: int, name: str, *, may_create: bool) -> int:
+    """What a broker's Metadata says of a topic; an error code."""
+    own = messages.MetadataRequest
+    request = own(topics=[own.MetadataRequestTopic(name=name)], allow_auto_topic_creation=may_create)
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        code: int = connection.ask(request, 8).topics[0].error_code
+    return code
+
+
+def reassign(cluster: Cluster, broker: int, name: str, replicas: list[int] | None) -> int:
+    own = messages.AlterPartitionReassignmentsRequest
+    wanted = own.ReassignableTopic(name=name, partitions=[own.ReassignablePartition(partition_index=0, replicas=replicas)])
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(own(topics=[wanted]), 0)
+    assert answer.error_code == ErrorCode.NONE
+    code: int = answer.responses[0].partitions[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("broker", [1, 2, 3])
+def test_a_move_that_is_not_made_is_refused(cluster: Cluster, broker: int) -> None:
+    name = f"moved-{broker}"
+    assert create(cluster, 1, name, [1, 2]) == ErrorCode.NONE
+    assert reassign(cluster, broker, name, [1, 2]) == ErrorCode.NONE
+    for wanted in ([2, 1], [3], [1, 2, 3], [1]):
+        assert reassign(cluster, broker, name, wanted) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(cluster, broker, name, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_every_broker_says_that_the_controller_leads_the_quorum(cluster: Cluster) -> None:
+    own = messages.DescribeQuorumRequest
+    request = own(topics=[own.TopicData(topic_name=METADATA, partitions=[own.PartitionData(partition_index=0)])])
+    epochs = set()
+    for broker in cluster.brokers.values():
+        with WireConnection(broker.bootstrap) as connection:
+            answer = connection.ask(request, 2)
+        (partition,) = answer.topics[0].partitions
+        assert partition.leader_id == cluster.controller
+        assert [voter.replica_id for voter in partition.current_voters] == [cluster.controller]
+        (node,) = answer.nodes
+        assert node.node_id == cluster.controller
+        assert f"127.0.0.1:{node.listeners[0].port}" == cluster.brokers[cluster.controller].bootstrap
+        epochs.add(partition.leader_epoch)
+    (epoch,) = epochs
+    assert epoch > 0
+
+
+def features(cluster: Cluster, broker: int) -> tuple[int, dict[str, int]]:
+    """The epoch of the features that a broker has, and its levels."""
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(messages.ApiVersionsRequest(client_software_name="test", client_software_version="1"), 3)
+    levels = {one.name: one.max_version_level for one in answer.finalized_features}
+    return answer.finalized_features_epoch, levels
+
+
+def update(cluster: Cluster, broker: int, feature: str, level: int, kind: int) -> None:
+    own = messages.UpdateFeaturesRequest
+    change = own.FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(own(feature_updates=[change], timeout_ms=10_000), 1)
+    assert answer.error_code == ErrorCode.NONE, answer.error_message
+
+
+def test_a_feature_that_one_broker_changes_is_changed_on_all(cluster: Cluster) -> None:
+    epoch, levels = features(cluster, 3)
+    update(cluster, 1, "transaction.version", 1, SAFE_DOWNGRADE)
+    lower = {**levels, "transaction.version": 1}
+    until(lambda: all(features(cluster, broker) == (epoch + 1, lower) for broker in (1, 2, 3)), "all brokers to know")
+    # Another one changes another, and takes nothing back.
+    update(cluster, 2, "group.version", 0, SAFE_DOWNGRADE)
+    del lower["group.version"]
+    until(lambda: all(features(cluster, broker) == (epoch + 2, lower) for broker in (1, 2, 3)), "all brokers to know")
+    update(cluster, 3, "group.version", 1, UPGRADE)
+    update(cluster, 1, "transaction.version", 2, UPGRADE)
+    until(lambda: all(features(cluster, broker) == (epoch + 4, levels) for broker in (1, 2, 3)), "all brokers to know")
+
+
+def test_what_one_broker_has_answered_the_others_know(cluster: Cluster) -> None:
+    """A client may ask another broker next: that one doesn't answer from what it knew before."""
+    for turn in range(30):
+        first, second, third = ((turn + at) % 3 + 1 for at in range(3))
+        name = f"asked-{turn % 2}"
+        assert create(cluster, first, name, [1, 2, 3]) == ErrorCode.NONE
+        assert grow(cluster, second, name, 2) == ErrorCode.NONE
+        assert create(cluster, third, name, [1]) == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert delete(cluster, third, name) == ErrorCode.NONE
+        assert create(cluster, second, name, [3, 2]) == ErrorCode.NONE
+        assert delete(cluster, first, name) == ErrorCode.NONE
+        assert delete(cluster, second, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_deleted_topic_is_made_again_by_no_broker_that_is_asked_for_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "DELETED_RECENTLY_S", 1e9)
+    for broker in (1, 2, 3):
+        assert create(cluster, 1, "gone", [1, 2, 3]) == ErrorCode.NONE
+        until(lambda broker=broker: look(cluster, broker, "gone", may_create=False) == ErrorCode.NONE, "it is seen")  # type: ignore[misc]
+        assert delete(cluster, 1, "gone") == ErrorCode.NONE
+        until(lambda broker=broker: look(cluster, broker, "gone", may_create=False) != ErrorCode.NONE, "it is gone")  # type: ignore[misc]
+        for _ in range(2):  # The first answer would make it, the second one would show it.
+            assert look(cluster, broker, "gone", may_create=True) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
