@@ -263,13 +263,16 @@ fuzz: build
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) -e '.[fuzz]'
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS) --runs $(RUNS) --jobs $(FUZZ_JOBS)
 
-# Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
+# Others' programs and test suites against one broker, or three; the first run fetches and builds them. `make compat SUITES=kcat`.
 SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go record_formats
-.PHONY: compat
+BROKERS ?= 1
+.PHONY: compat compat-cluster
 compat: build
 	@test -n "$(strip $(SUITES))" || { echo "SUITES names no suite"; exit 1; }
-	@failed=""; for suite in $(SUITES); do $(BIN)/python tests/compat/run.py $$suite || failed="$$failed $$suite"; done; \
+	@failed=""; for suite in $(SUITES); do $(BIN)/python tests/compat/run.py $$suite --brokers $(BROKERS) || failed="$$failed $$suite"; done; \
 	 test -z "$$failed" || { echo "not as they must be:$$failed"; exit 1; }
+compat-cluster:
+	@$(MAKE) --no-print-directory compat BROKERS=3
 
 # All that proves the hard promises, or some of it: `make prove PARTS="faults powercuts"`; tests/PROVED.md says how each ended.
 PARTS ?=

@@ -57,6 +57,7 @@ PARTS = {
     "monitoring-test": Part("a quarter of an hour", root=True),
     "deploy-test": Part("an hour", root=True),
     "compat": Part("two hours the first time"),
+    "compat-cluster": Part("two hours the first time"),
     "bench": Part("more than an hour", needs="a machine that does nothing else"),
 }
 """By target."""

@@ -26,14 +26,20 @@ class FetchError(RuntimeError):
 class Run:
     """One run of a suite against a broker: where, what of it, and where its files go."""
 
-    bootstrap: str
+    bootstrap: str  # one address, or with several brokers theirs, with commas
     work: Path  # empty, for this run's logs
     cache: Path  # kept between runs
     only: str = ""  # a regular expression of names of tests; empty: all
     group_protocol: str = "classic"
-    log_dir: Path | None = None  # the broker's folder of logs, where it is on this machine
+    brokers: int = 1
+    log_dir: Path | None = None  # the first broker's folder of logs, where it is on this machine
     jobs: int = 2
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def copies(self) -> int:
+        """The replication factor of topics that a suite makes: all that the brokers can have, at most three."""
+        return min(self.brokers, 3)
 
     def wants(self, name: str) -> bool:
         """Whether a test is to be run."""

@@ -20,7 +20,7 @@ def run(run: Run) -> Iterator[Outcome]:
     package = go_module(run.cache, MODULE, VERSION) / "pkg" / "kgo"
     changes = {
         "KGO_SEEDS": run.bootstrap,
-        "KGO_TEST_RF": "1",
+        "KGO_TEST_RF": str(run.copies),
         "KGO_TEST_RECORDS": str(RECORDS),
         "KGO_LOG_LEVEL": "none",
     }

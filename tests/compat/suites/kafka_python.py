@@ -39,7 +39,7 @@ def run(run: Run) -> Iterator[Outcome]:
     source = python_source(run.cache, "kafka-python", VERSION)
     python = python_environment(run.cache, PACKAGES)
     _complete(source)
-    host, _, port = run.bootstrap.partition(":")
+    host, _, port = run.bootstrap.partition(",")[0].partition(":")
     (run.work / "kafka").mkdir()
     changes = {
         "KAFKA_ROOT": str(run.work / "kafka"),

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from confluent_kafka.admin import AdminClient, NewTopic
 from suite import Outcome, Run, each, expect, node_modules, python_environment, tool
 
+from penstock.errors import ErrorCode
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import CODEC_IDS
 from penstock.pyx.wire import requests
@@ -53,7 +56,7 @@ consumer.close()
 KAFKAJS = """
 const {Kafka, logLevel} = require("kafkajs");
 const [bootstrap, count, ...topics] = process.argv.slice(1);
-const kafka = new Kafka({brokers: [bootstrap], logLevel: logLevel.NOTHING});
+const kafka = new Kafka({brokers: bootstrap.split(","), logLevel: logLevel.NOTHING});
 const consumer = kafka.consumer({groupId: "kafkajs-" + process.pid});
 let left = count * topics.length;
 (async () => {
@@ -70,7 +73,7 @@ let left = count * topics.length;
 PLATFORMATIC = """
 const {Consumer, MessagesStreamModes} = require("@platformatic/kafka");
 const [bootstrap, count, ...topics] = process.argv.slice(1);
-const consumer = new Consumer({clientId: "c", groupId: "platformatic-" + process.pid, bootstrapBrokers: [bootstrap]});
+const consumer = new Consumer({clientId: "c", groupId: "platformatic-" + process.pid, bootstrapBrokers: bootstrap.split(",")});
 let left = count * topics.length;
 (async () => {
   const stream = await consumer.consume({topics, mode: MessagesStreamModes.EARLIEST, autocommit: false});
@@ -123,27 +126,41 @@ def new_batch(part: list[list[str]]) -> bytes:
 
 
 def send(connection: WireConnection, topic: str, version: int, records: bytes) -> None:
-    request = requests.produce_request(topic, {0: records})
-    ((answer,),) = [one.partition_responses for one in connection.ask(request, version).responses]
-    expect(answer.error_code == 0, topic, "produce", version, "error", answer.error_code)
+    """Produce; a leader that hasn't heard yet that it leads is asked again."""
+    request, deadline = requests.produce_request(topic, {0: records}), time.monotonic() + LIMIT_S
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    while error == ErrorCode.NOT_LEADER_OR_FOLLOWER and time.monotonic() < deadline:
+        ((answer,),) = [one.partition_responses for one in connection.ask(request, version).responses]
+        error = answer.error_code
+    expect(error == ErrorCode.NONE, topic, "produce", version, "error", error)
+
+
+def create(run: Run, topic: str, stored_as: str) -> str:
+    """A topic of one partition; the address of its leader."""
+    admin = AdminClient({"bootstrap.servers": run.bootstrap})
+    wanted = NewTopic(topic, 1, run.copies, config={"message.format.version": stored_as})
+    admin.create_topics([wanted])[topic].result(LIMIT_S)
+    seen = admin.list_topics(topic, timeout=LIMIT_S)
+    leader = seen.brokers[seen.topics[topic].partitions[0].leader]
+    return f"{leader.host}:{leader.port}"
 
 
 def write(run: Run, codecs: tuple[str, ...]) -> Written:
     """The topics, each with sets of every version and codec, and a batch of today after each of them."""
     topics = [f"formats-{kind}-{uuid4().hex[:8]}" for kind in ("converted", "kept")]
     records: list[list[str]] = []
+    sets: list[tuple[int, bytes]] = []
+    for version, codec in itertools.product(range(3), codecs):
+        old, new = (
+            [[f"key {len(records) + n}", f"value {len(records) + n} " * 5] for n in range(first, first + COUNT)]
+            for first in (0, COUNT)
+        )
+        records += old + new
+        sets += [(version, old_set(version, codec, old)), (requests.PRODUCE_VERSION, new_batch(new))]
     for topic, stored_as in zip(topics, ("3.0", "0.8.2"), strict=True):
-        requests.create_topic(run.bootstrap, topic, 1, {"message.format.version": stored_as})
-    with WireConnection(run.bootstrap) as connection:
-        for version, codec in itertools.product(range(3), codecs):
-            old, new = (
-                [[f"key {len(records) + n}", f"value {len(records) + n} " * 5] for n in range(first, first + COUNT)]
-                for first in (0, COUNT)
-            )
-            records += old + new
-            for topic in topics:
-                send(connection, topic, version, old_set(version, codec, old))
-                send(connection, topic, requests.PRODUCE_VERSION, new_batch(new))
+        with WireConnection(create(run, topic, stored_as)) as leader:
+            for version, sent in sets:
+                send(leader, topic, version, sent)
     return Written(topics, records)
 
 

@@ -58,6 +58,31 @@ def test_every_suite_has_a_list() -> None:
     assert run.listed("librdkafka", "consumer").read_text().split()
 
 
+def test_what_differs_with_several_brokers(tmp_path: Path) -> None:
+    run, path = compat_run(), tmp_path / "list.txt"
+    path.write_text("a\nb\n")
+    differs = run.difference(path, 3)
+    wants = SimpleNamespace(only="", wants=lambda name: True)
+    assert run.must_pass(path, 3) == {"a", "b"}
+    differs.write_text("- b\n+ c\n")
+    assert (run.must_pass(path), run.must_pass(path, 3)) == ({"a", "b"}, {"a", "c"})
+    assert run.judge({"a": "PASS", "b": "FAIL", "c": "FAIL"}, path, wants, update=False, brokers=3) == ["c: FAIL"]
+    assert run.judge({"a": "PASS", "b": "FAIL"}, path, wants, update=False) == ["b: FAIL"]
+    assert run.judge({"a": "PASS", "b": "PASS", "c": "PASS", "d": "PASS"}, path, wants, update=True, brokers=3) == []
+    assert (path.read_text(), differs.read_text()) == ("a\nb\n", "+ c\n+ d\n")
+    for line in ("- z", "+ a", "a"):
+        differs.write_text(f"{line}\n")
+        with pytest.raises(ValueError, match=f"`{re.escape(line)}` is no difference"):
+            run.must_pass(path, 3)
+
+
+def test_every_difference_fits_its_list() -> None:
+    run = compat_run()
+    suffix = "-3-brokers"
+    for path in (ROOT / "tests" / "compat" / "allowed").glob(f"*{suffix}.txt"):
+        run.must_pass(path.with_name(f"{path.stem.removesuffix(suffix)}.txt"), 3)
+
+
 def test_make_runs_every_suite() -> None:
     (line,) = re.findall(r"^SUITES \?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert tuple(line.split()) == compat_run().SUITES
