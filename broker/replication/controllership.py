@@ -429,6 +429,7 @@ class Term:
                 case ReadBrokers():
                     self._look_again("brokers", self._read_brokers)
                 case SendRoles():
+                    self._pictures.on_roles(action.request)
                     self._work(partial(self._send_roles, action.request))
                 case AnswerAlter():
                     answer = self._asked.get(action.token)
@@ -639,9 +640,15 @@ class Term:
             answer = await self._others.send_roles(request)
         except OSError as error:
             _log.debug("broker %d can't be told its roles: %s", request.broker, error)
-            self._put(lambda: machine.on_unanswered(self._controller, request, self._clock()))
+            self._put(lambda: self._answered(request, None))
         else:
-            self._put(lambda: machine.on_answer(self._controller, request, answer, self._clock()))
+            self._put(lambda: self._answered(request, answer))
+
+    def _answered(self, request: LeaderAndIsrRequest, answer: LeaderAndIsrAnswer | None) -> Out:
+        self._pictures.on_answered(request)
+        if answer is None:
+            return machine.on_unanswered(self._controller, request, self._clock())
+        return machine.on_answer(self._controller, request, answer, self._clock())
 
     async def _send_picture(self, picture: UpdateMetadata) -> int:
         error = await self._others.send_picture(picture)

@@ -2,10 +2,14 @@
 
 For each broker there is one picture that is still to be sent, not a queue: newer states replace older ones. A broker that
 registered again gets the whole.
+
+New leaders hear first: that a broker leads a partition is told once it has taken the role, or HOLD_S later. A client that came
+before would hear that it doesn't.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +19,7 @@ from penstock.broker.cluster.controller import Controller
 from penstock.broker.cluster.messages import (
     BEING_DELETED,
     BrokerEndpoint,
+    LeaderAndIsrRequest,
     LiveBroker,
     Partition,
     PartitionMetadata,
@@ -24,6 +29,9 @@ from penstock.broker.context import Endpoint
 from penstock.errors import ErrorCode
 
 PARTITIONS_AT_A_TIME = 2_500  # no piece may hold the loop of the one that gets it
+
+HOLD_S = 0.1
+"""How long a broker that is told to lead has for its answer before all hear that it leads."""
 
 Send = Callable[[UpdateMetadata], Awaitable[int]]
 """Sends a picture to the broker that it is for; answers its error code. Raises OSError."""
@@ -41,6 +49,15 @@ class _Viewer:
     is_sending: bool = False
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What a broker is being told to lead, and what is held back until it has answered."""
+
+    request: LeaderAndIsrRequest
+    led: set[Partition]
+    held: set[Partition] = field(default_factory=set)
+
+
 class Pictures:
     """The pictures of one controller's term. On the loop."""
 
@@ -49,6 +66,8 @@ class Pictures:
         self._send = send
         self._running = running
         self._viewers: dict[int, _Viewer] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._released: set[Partition] = set()
         self._endpoints: Mapping[int, Mapping[str, Endpoint]] = {}
         self._racks: Mapping[int, str] = {}
 
@@ -67,12 +86,44 @@ class Pictures:
 
     def on_states(self, partitions: Iterable[Partition]) -> None:
         """The states of these partitions are others."""
-        changed = set(partitions)
+        shown = {partition for partition in partitions if not self._hold(partition)}
         for viewer in self._viewers.values():
-            viewer.pending |= changed
+            viewer.pending |= shown
+
+    def _hold(self, partition: Partition) -> bool:
+        """Whether a partition's leader is being told of it, or is next to be; then it is held back."""
+        image = self._controller.partitions.get(partition)
+        if image is None:
+            return False
+        asked, peer = self._asked.get(image.state.leader), self._controller.peers.get(image.state.leader)
+        if asked is None or not (partition in asked.led or (peer is not None and partition in peer.pending)):
+            return False
+        asked.held.add(partition)
+        return True
+
+    def on_roles(self, request: LeaderAndIsrRequest) -> None:
+        """A broker is being told its roles. It has HOLD_S for its answer."""
+        led = {role.partition for role in request.roles if role.state.leader == request.broker}
+        self._asked[request.broker] = _Asked(request, led)
+        self._running.start(self._hold_no_longer(request))
+
+    def on_answered(self, request: LeaderAndIsrRequest) -> None:
+        """It has answered, or won't. What was held back goes out with the next `send`."""
+        asked = self._asked.get(request.broker)
+        if asked is not None and asked.request is request:
+            del self._asked[request.broker]
+            self._released |= asked.held
+
+    async def _hold_no_longer(self, request: LeaderAndIsrRequest) -> None:
+        await asyncio.sleep(HOLD_S)
+        self.on_answered(request)
+        self.send()
 
     def send(self) -> None:
         """Tell whoever has something to hear, and isn't being told just now."""
+        if self._released:
+            released, self._released = self._released, set()
+            self.on_states(released)
         for broker, viewer in self._viewers.items():
             if (viewer.pending or viewer.brokers_pending) and not viewer.is_sending:
                 viewer.is_sending = True

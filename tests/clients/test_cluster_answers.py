@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.broker import Cluster
+from penstock.broker.replication import pictures
 from penstock.broker.topics import changes
 from penstock.errors import ErrorCode
-from penstock.pyx.wire import messages
+from penstock.pyx.wire import messages, requests
+from support.dataplane import batch
 from support.harness import WireConnection
 from support.patience import until
 
@@ -139,6 +141,20 @@ def test_what_one_broker_has_answered_the_others_know(cluster: Cluster) -> None:
         assert create(cluster, second, name, [3, 2]) == ErrorCode.NONE
         assert delete(cluster, first, name) == ErrorCode.NONE
         assert delete(cluster, second, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_who_is_named_as_leader_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to take the role: all others hear of it then."""
+    monkeypatch.setattr(pictures, "HOLD_S", 60.0)
+    for turn in range(30):
+        name = f"led-{turn}"
+        asked, leader = turn % 3 + 1, (turn + 1) % 3 + 1
+        assert create(cluster, asked, name, [leader, asked]) == ErrorCode.NONE
+        with WireConnection(cluster.brokers[asked].bootstrap) as connection:
+            answer = connection.ask(requests.metadata_request(name), requests.METADATA_VERSION)
+        assert answer.topics[0].partitions[0].leader_id == leader
+        with WireConnection(cluster.brokers[leader].bootstrap) as connection:
+            requests.produce(connection, name, {0: batch([b"x"])})
 
 
 def test_a_deleted_topic_is_made_again_by_no_broker_that_is_asked_for_it(
