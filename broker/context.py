@@ -12,6 +12,7 @@ from penstock import log
 from penstock.broker import lasttime
 from penstock.broker.clock import AgeClock
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.brokernodes import BrokerNodes
 from penstock.broker.configs.entities import Entities, Entity
 from penstock.broker.configs.features import Features
 from penstock.broker.configs.groupresource import parse_group_config
@@ -193,7 +194,7 @@ class Context:
     # The address for clients of a listener, by the listener's name; without an entry it is `advertised`.
     advertised_listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     features: Features = field(default_factory=Features)
-    # Held from reading a resource's configs until they are replaced, so that two alterations both count.
+    # Held from reading a resource's configs until they are replaced, so that two alterations both count on one node.
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     patience: Patience = field(default_factory=Patience)
     # None on a single node.
@@ -202,15 +203,24 @@ class Context:
     between_brokers: str | None = None
     # Read by `load`.
     entities: Entities = field(init=False)
+    broker_nodes: BrokerNodes = field(init=False)
     commits: Commits = field(init=False)
     coordinators: Coordinators = field(init=False)
     ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
-        self.entities = Entities(self.store)
+        self.entities = Entities(self.store, is_shared=self.is_member, check=_check_stored)
+        self.broker_nodes = BrokerNodes(
+            self.node_id, self.config, self.store, is_shared=self.is_member, changed=self.topics.broker_configs_changed
+        )
         self.ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
         self.commits = Commits(self.log_manager)
         self.coordinators = Coordinators(self)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this broker is one of a cluster, be it that it is still about to join."""
+        return self.config["zookeeper.connect"] is not None
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -233,9 +243,6 @@ class Context:
             self.ages.begin(last_ms)
         await check_ids(self.store)
         await self.entities.load()
-        for entity, configs in self.entities:
-            for key, text in configs.items():
-                _check_stored(entity, key, text)
         await self.features.load(self.store)  # Last: it stores what isn't there yet.
         credentials = sum(len(list(credentials_of(configs))) for _, configs in self.entities)
         quotas = sum(len(quotas_of(configs)) for _, configs in self.entities)

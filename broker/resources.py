@@ -7,7 +7,6 @@ their levels last until the broker stops.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,13 +14,14 @@ from typing import Protocol, TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import ConfigSource, Described
+from penstock.broker.configs.confignodes import OVERTAKEN, TRIES, ConfigNode
 from penstock.broker.configs.entities import Entity
 from penstock.broker.configs.groupresource import check_group_configs, describe_group
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import ConfigType, check_topic_configs
 from penstock.broker.context import Context
-from penstock.broker.store.base import StoreError, paths, putting
-from penstock.broker.topic import Topic, check_name
+from penstock.broker.store.base import StoreError
+from penstock.broker.topic import check_name
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 
@@ -60,16 +60,18 @@ class Resource(Protocol):
         """The configs in force of one resource."""
         ...
 
-    def own(self, context: Context, name: str) -> dict[str, str]:
-        """The texts that were set for the resource itself; also checks that it may be altered."""
+    async def own(self, context: Context, name: str) -> ConfigNode:
+        """The texts that were set for the resource itself, as the store has them; also checks that it may be altered. Raises
+        StoreError, too."""
         ...
 
     def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """Whether these may be all its own texts, by the code that will use them."""
         ...
 
-    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Make these, which are checked, all its own texts; durable and in force when it returns."""
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str], own: ConfigNode) -> None:
+        """Make these, which are checked, all its own texts, where they were `own`; durable and in force when it returns.
+        Raises StoreError, too, one of OVERTAKEN if others have altered them meanwhile."""
         ...
 
 
@@ -88,26 +90,20 @@ class TopicResource:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' is unknown.")
         return context.config.describe_topic(topic.configs)
 
-    def own(self, context: Context, name: str) -> dict[str, str]:
+    async def own(self, context: Context, name: str) -> ConfigNode:
         """The topic's own."""
-        return dict(self._topic(context, name).configs)
-
-    def _topic(self, context: Context, name: str) -> Topic:
         if not name:
             raise _invalid("Default topic resources are not allowed.")
         check_name(name)
-        topic = context.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        return topic
+        return await context.topics.own_configs(name)
 
     def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """By the table of topic configs and what logs take."""
         check_topic_configs(context.config, texts)
 
-    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str], own: ConfigNode) -> None:
         """Store them and give them to the logs."""
-        await context.topics.alter_configs(name, texts)
+        await context.topics.alter_configs(name, texts, own)
 
 
 class BrokerResource:
@@ -125,27 +121,23 @@ class BrokerResource:
         check_broker_id(context, name, f"Unexpected broker id, expected {expected}, but received {name}", "Broker")
         return context.config.describe_broker()
 
-    def own(self, context: Context, name: str) -> dict[str, str]:
+    async def own(self, context: Context, name: str) -> ConfigNode:
         """Those that were altered at run time."""
-        if not name:
-            return dict(context.config.dynamic_default)
-        check_broker_id(context, name, f"Unexpected broker id, expected {context.node_id}, but received {name}", "Node")
-        return dict(context.config.dynamic)
+        if name:
+            check_broker_id(context, name, f"Unexpected broker id, expected {context.node_id}, but received {name}", "Node")
+        return await context.broker_nodes.own(default=not name)
 
     def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """By the table of properties; most can't be altered."""
         context.config.check(texts, default=not name)
 
-    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str], own: ConfigNode) -> None:
         """Store them and give them to every log, whose settings may come from them."""
-        path = paths.broker_config(context.node_id) if name else paths.default_broker_config()
-        data = json.dumps({"version": 1, "config": dict(texts)}).encode()
-        await context.store.multi([await putting(context.store, path, data)])
+        swapping = await context.broker_nodes.replace(texts, own, default=not name)
         unknown = [key for key in texts if key not in SCHEMA.properties]
         if unknown:
             _log.warning("kept without effect, no properties of this broker: %s", ", ".join(sorted(unknown)))
-        context.config.alter(texts, default=not name)
-        await context.topics.broker_configs_changed()
+        await context.topics.logs.swapped(swapping)
 
 
 class GroupResource:
@@ -161,20 +153,19 @@ class GroupResource:
             raise _invalid("Group name must not be empty")
         return describe_group(context.config, context.entities.get(Entity(group=name)))
 
-    def own(self, context: Context, name: str) -> dict[str, str]:
+    async def own(self, context: Context, name: str) -> ConfigNode:
         """The group's own."""
         if not name:
             raise _invalid("Default group resources are not allowed.")
-        return dict(context.entities.get(Entity(group=name)))
+        return await context.entities.own(Entity(group=name))
 
     def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """By the table of group configs and the broker's bounds."""
         check_group_configs(context.config, texts)
 
-    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str], own: ConfigNode) -> None:
         """Store them; each member gets them with a heartbeat."""
-        gone: dict[str, str | None] = dict.fromkeys(context.entities.get(Entity(group=name)))
-        await context.entities.alter({Entity(group=name): {**gone, **texts}})
+        await context.entities.replace(Entity(group=name), texts, own)
 
 
 class ClientMetricsResource:
@@ -190,17 +181,15 @@ class ClientMetricsResource:
             raise _invalid("Client metrics subscription name must not be empty")
         return []
 
-    def own(self, context: Context, name: str) -> dict[str, str]:
+    async def own(self, context: Context, name: str) -> ConfigNode:
         """Refuses."""
         raise _invalid("This broker collects no metrics of clients.")
 
     def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Refuses."""
-        self.own(context, name)
+        """Not asked, as `own` refuses."""
 
-    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Refuses."""
-        self.own(context, name)
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str], own: ConfigNode) -> None:
+        """Not asked, as `own` refuses."""
 
 
 class Loggers:
@@ -296,6 +285,18 @@ async def alter_each(
             answer(error_code=code, error_message=why, resource_type=one.resource_type, resource_name=one.resource_name)
         )
     return answers
+
+
+async def alter_stored(context: Context, alter: Callable[[], Awaitable[None]]) -> None:
+    """Alter a resource's configs: read what it has, and replace that. In a cluster others may alter them in between: then it is
+    done again, on what they have left. Raises KafkaError, StoreError."""
+    async with context.config_changes:
+        for _ in range(TRIES - 1):
+            try:
+                return await alter()
+            except OVERTAKEN as error:
+                _log.debug("others have altered %s meanwhile", error.path)
+        await alter()
 
 
 LOGGERS = Loggers()

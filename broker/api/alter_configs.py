@@ -7,7 +7,7 @@ topic's configs are confirmed stays as it was. See
 
 from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation
 from penstock.broker.context import Call, Context
-from penstock.broker.resources import RESOURCES, alter_each
+from penstock.broker.resources import RESOURCES, alter_each, alter_stored
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterConfigsRequest, AlterConfigsResponse
 
@@ -21,8 +21,7 @@ async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> 
     """Change one resource after the other; one that fails does not touch the others."""
 
     async def replace(resource: Asked) -> None:
-        async with context.config_changes:
-            await _replace(context, resource, request.validate_only)
+        await alter_stored(context, lambda: _replace(context, resource, request.validate_only))
 
     return AlterConfigsResponse(responses=await alter_each(request.resources, Result, replace, call.turns))
 
@@ -31,7 +30,7 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
     resource = RESOURCES.get(asked.resource_type)
     if resource is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {asked.resource_type}")
-    own = resource.own(context, asked.resource_name)
+    own = await resource.own(context, asked.resource_name)
     texts: dict[str, str] = {}
     for config in asked.configs:
         if config.value is None:
@@ -39,9 +38,9 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
         texts[config.name] = config.value
     if len(texts) < len(asked.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    if awaits_confirmation(own):
+    if awaits_confirmation(own.texts):
         # A client that alters one config so, as old ones do, hasn't confirmed the others.
-        texts.setdefault(CONFIRMED, own[CONFIRMED])
+        texts.setdefault(CONFIRMED, own.texts[CONFIRMED])
     resource.check(context, asked.resource_name, texts)
     if not validate_only:
-        await resource.replace(context, asked.resource_name, texts)
+        await resource.replace(context, asked.resource_name, texts, own)

@@ -30,17 +30,17 @@ async def handle(context: Context, request: AlterUserScramCredentialsRequest, ca
         try:
             if names[one.name] > 1:
                 raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
-            changes[Entity(user=one.name)] = _delete(context, one) if isinstance(one, Deletion) else _upsert(one)
+            changes[Entity(user=one.name)] = await _delete(context, one) if isinstance(one, Deletion) else _upsert(one)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
     await context.entities.alter(changes)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 
 
-def _delete(context: Context, one: Deletion) -> dict[str, str | None]:
+async def _delete(context: Context, one: Deletion) -> dict[str, str | None]:
     scram.check(one.name, one.mechanism)
     mechanism, _ = scram.MECHANISMS[one.mechanism]
-    if mechanism not in context.entities.get(Entity(user=one.name)):
+    if mechanism not in (await context.entities.own(Entity(user=one.name))).texts:
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
     return {mechanism: None}
 

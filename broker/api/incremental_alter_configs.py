@@ -6,7 +6,7 @@ hold at once and after a restart, loggers' levels until the broker stops.
 
 from penstock.broker.configs.topicconfig import ConfigType, text_of
 from penstock.broker.context import Call, Context
-from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES, alter_each
+from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES, alter_each, alter_stored
 from penstock.config import parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
@@ -27,8 +27,7 @@ async def handle(context: Context, request: IncrementalAlterConfigsRequest, call
         if resource.resource_type == BROKER_LOGGER:
             _alter_loggers(context, resource, request.validate_only)
         else:
-            async with context.config_changes:
-                await _alter(context, resource, request.validate_only)
+            await alter_stored(context, lambda: _alter(context, resource, request.validate_only))
 
     return IncrementalAlterConfigsResponse(responses=await alter_each(request.resources, Result, alter, call.turns))
 
@@ -59,7 +58,8 @@ async def _alter(context: Context, asked: Asked, validate_only: bool) -> None:
     resource = RESOURCES.get(asked.resource_type)
     if resource is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {asked.resource_type}")
-    texts = resource.own(context, asked.resource_name)
+    own = await resource.own(context, asked.resource_name)
+    texts = dict(own.texts)
     # Only brokers have a default resource, the empty name; what is in force for it is what is here.
     described = resource.describe(context, asked.resource_name or str(context.node_id))
     in_force = {one.name: one for one in described}
@@ -76,7 +76,7 @@ async def _alter(context: Context, asked: Asked, validate_only: bool) -> None:
             texts[config.name] = _list(one.text or "", config.config_operation, config.value or "")
     resource.check(context, asked.resource_name, texts)
     if not validate_only:
-        await resource.replace(context, asked.resource_name, texts)
+        await resource.replace(context, asked.resource_name, texts, own)
 
 
 def _list(text: str, operation: int, value: str) -> str:

@@ -167,9 +167,21 @@ class BrokerConfig(Mapping[str, Any]):
         self._take(texts, default)
 
     def restore(self, texts: Mapping[str, str], *, default: bool = False) -> list[str]:
-        """Take at the start what was altered, as the store has it. Answers a sentence about each value that an earlier version
-        has taken and this one doesn't, with what is used instead. Raises KafkaError for a value that none is near to.
+        """Take what was altered, as the store has it. Answers a sentence about each value that an earlier version, or a tool,
+        has stored and this one doesn't take, with what is used instead. Raises KafkaError for a value that none is near to.
         """
+        usable, said = self.usable(texts)
+        try:
+            self.check(usable, default=default)
+        except KafkaError as error:
+            said.append(f"what was altered at run time contradicts other properties: {error.what}")
+        self._take(usable, default)
+        return said
+
+    @staticmethod
+    def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        """What this version can use of what the store says was altered, and a sentence about each value that it can't use.
+        Raises KafkaError for a value that none is near to."""
         usable, said = dict(texts), []
         for name, text in texts.items():
             prop = SCHEMA.properties.get(name)
@@ -188,12 +200,7 @@ class BrokerConfig(Mapping[str, Any]):
                     raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
                 usable[name] = near
                 said.append(f"`{name}={text}` {error}: `{near}` is used instead")
-        try:
-            self.check(usable, default=default)
-        except KafkaError as error:
-            said.append(f"what was altered at run time contradicts other properties: {error.what}")
-        self._take(usable, default)
-        return said
+        return usable, said
 
     def _take(self, texts: Mapping[str, str], default: bool) -> None:
         self._altered = self._parsed(texts, default)

@@ -1,77 +1,100 @@
-"""Configs that another broker has altered: nodes below `/config/changes` say whose (Kafka 3.9's way).
+"""Configs that somebody has altered: nodes below `/config/changes` say whose (Kafka 3.9's way).
 
-Each broker reads the nodes that came since it looked last, and the configs that they are about. The broker that reads removes
-nodes that are older than 15 minutes, as Kafka's do. Whoever missed some - its session was lost - reads all configs again.
+Brokers write these nodes, and so do tools of Kafka 3 that work on ZooKeeper. Each broker reads the nodes that came since it
+looked last, and the configs that they are about. A broker that has read new ones removes those that are older than 15 minutes,
+as Kafka's do. A broker that may have missed some, because its session was lost, reads all configs again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from penstock import log
-from penstock.broker.replication.topics import ClusterTopics
+from penstock.broker.configs.entities import Entity, entity_at
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, paths, setting
 from penstock.broker.store.values import Fields
 
 KEPT_MS = 15 * 60 * 1000
-_TOPIC = "topics/"
 
 _log = log.get(__name__)
 
 
 class ConfigChanges:
-    """Of one session. changed: gets a topic's name and its configs."""
+    """Of one session. topic, broker: called with the name of one whose configs are others; entity: with another entity and the
+    path of its node; everything: to read all configs."""
 
-    def __init__(self, store: Store, topics: ClusterTopics, changed: Callable[[str, dict[str, str]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        topic: Callable[[str], Awaitable[None]],
+        broker: Callable[[str], Awaitable[None]],
+        entity: Callable[[Entity, str], Awaitable[None]],
+        everything: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
-        self._topics = topics
-        self._changed = changed
-        self._seen: set[str] = set()
+        self._topic = topic
+        self._broker = broker
+        self._entity = entity
+        self._everything = everything
 
     async def run(self) -> None:
         """For as long as the session lasts. Raises StoreError."""
         news = asyncio.Event()
-        self._seen = set(await self._store.children(paths.CHANGES, setting(news)))
-        for topic in self._topics.all():
-            await self._read(topic.name)
+        seen = set(await self._store.children(paths.CHANGES, setting(news)))
+        await self._everything()
         while True:
             await news.wait()
             news.clear()
             nodes = await self._store.children(paths.CHANGES, setting(news))
-            for name in nodes:
-                if name not in self._seen:
-                    await self._take(name)
-            self._seen = set(nodes)
+            new = [name for name in nodes if name not in seen]
+            newest_ms = max([await self._take(name) for name in new], default=0)
+            if newest_ms:
+                await self._remove_old(nodes, newest_ms - KEPT_MS)
+            seen = set(nodes)
 
-    async def _take(self, node: str) -> None:
-        path = f"{paths.CHANGES}/{node}"
+    async def _take(self, name: str) -> int:
+        """Have the configs read that a node is about; answers when it was made, 0: nobody knows."""
+        path = f"{paths.CHANGES}/{name}"
         try:
             data, stat = await self._store.get(path)
-            entity = Fields.read(path, data).text("entity_path")
         except NoNodeError:
-            return
-        except BadValueError as error:
-            _log.error("a change of configs can't be read: %s", error)
-            return
-        if entity.startswith(_TOPIC):
-            await self._read(entity.removeprefix(_TOPIC))
-        for old in sorted(self._seen):
-            # Sequence numbers grow with time: the first that is young enough ends the walk.
-            try:
-                _, before = await self._store.get(f"{paths.CHANGES}/{old}")
-            except NoNodeError:
-                continue
-            if stat.created_ms - before.created_ms < KEPT_MS:
-                break
-            await self._remove(f"{paths.CHANGES}/{old}")
-
-    async def _remove(self, path: str) -> None:
+            return 0
         try:
-            await self._store.delete(path)
-        except NoNodeError:
-            return  # Another broker was quicker.
+            await self._follow(read_change(path, data))
+        except BadValueError as error:
+            _log.error("a change of configs isn't taken over: %s", error.why)
+        return stat.created_ms
 
-    async def _read(self, name: str) -> None:
-        if self._topics.get(name) is not None:
-            await self._changed(name, await self._topics.read_configs(name))
+    async def _follow(self, entity_path: str) -> None:
+        kind, _, name = entity_path.partition("/")
+        entity = entity_at(entity_path)
+        if kind == "topics" and name:
+            await self._topic(name)
+        elif kind == "brokers" and name:
+            await self._broker(name)
+        elif entity is not None:
+            await self._entity(entity, f"{paths.CONFIGS}/{entity_path}")
+        else:
+            _log.warning("somebody has altered the configs of `%s`, which no broker of this version has", entity_path)
+
+    async def _remove_old(self, names: Iterable[str], until_ms: int) -> None:
+        # Sequence numbers grow with time: the first that is young enough ends the walk.
+        for name in names:
+            path = f"{paths.CHANGES}/{name}"
+            try:
+                _, stat = await self._store.get(path)
+                if stat.created_ms > until_ms:
+                    return
+                await self._store.delete(path)
+            except NoNodeError:
+                continue  # Another broker was quicker.
+
+
+def read_change(path: str, data: bytes) -> str:
+    """The path below `/config` that a node is about: of version 2, or of Kafka 0.9's version 1. Raises BadValueError."""
+    node = Fields.read(path, data)
+    if node.number("version", 1, 2) == 2:
+        return node.text("entity_path")
+    return f"{node.text('entity_type')}/{node.text('entity_name')}"

@@ -78,8 +78,7 @@ from penstock.broker.store.base import (
     paths,
     setting,
 )
-from penstock.broker.store.values import INT_MAX, whole_number
-from penstock.broker.topics.nodes import to_json
+from penstock.broker.store.values import INT_MAX, to_json, whole_number
 from penstock.broker.uuids import uuid_text
 from penstock.errors import ErrorCode
 

@@ -38,8 +38,8 @@ from penstock.broker.store.base import (
     pieces,
     putting,
 )
+from penstock.broker.store.values import to_json
 from penstock.broker.topics.marks import Marks
-from penstock.broker.topics.nodes import to_json
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.failpoints import declare, failpoint
 

@@ -115,6 +115,8 @@ class Joining:
             clean=not is_cut and not self._lost,
             features=context.features,
             coordinators=context.coordinators,
+            entities=context.entities,
+            broker_nodes=context.broker_nodes,
             noted=lambda: self._note(topics, dirs),
             prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,

@@ -29,7 +29,7 @@ from penstock.broker.store.base import (
     paths,
     setting,
 )
-from penstock.broker.topics.nodes import to_json
+from penstock.broker.store.values import to_json
 from penstock.broker.uuids import uuid_bytes
 
 _log = log.get(__name__)

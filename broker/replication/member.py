@@ -32,6 +32,8 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.cluster.registration import Member, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.brokernodes import BrokerNodes
+from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
@@ -68,8 +70,8 @@ class Cluster:
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
     clean: the log folders have all that they had when the last controller noted this broker. coordinators: they hear of the
-    internal topics' roles. noted: called once roles were taken and all logs are open, to say in the folders that a crash from
-    here on is no power cut. prepare: see `Peers`.
+    internal topics' roles. entities, broker_nodes: they hear of what was altered elsewhere. noted: called once roles were taken
+    and all logs are open, to say in the folders that a crash from here on is no power cut. prepare: see `Peers`.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class Cluster:
         clean: bool,
         features: Features,
         coordinators: Coordinators,
+        entities: Entities,
+        broker_nodes: BrokerNodes,
         noted: Callable[[], Awaitable[None]],
         prepare: Prepare | None,
         now_ms: Callable[[], int],
@@ -96,6 +100,8 @@ class Cluster:
         self._node_id = node_id
         self._store = store
         self._config = config
+        self._entities = entities
+        self._broker_nodes = broker_nodes
         self._topics = topics
         self._features = features
         self._between_brokers = between_brokers
@@ -120,7 +126,6 @@ class Cluster:
         )  # fmt: skip
         topics.folder_lost = self._folder_lost
         self._is_known = False  # whether the store knew an earlier run of this broker
-        self._picturing = asyncio.Lock()
         self._abandoned = False
         self._controllership: Controllership | None = None
         self._elections = Elections()
@@ -247,7 +252,13 @@ class Cluster:
             elections=self._elections,
         )  # fmt: skip
         leftovers = Leftovers(self._node_id, store, self._replicas, is_known=self._is_known, settled=self._note_if_open)
-        changes = ConfigChanges(store, self._topics, self._configs_changed)
+        changes = ConfigChanges(
+            store,
+            topic=self._topic_altered,
+            broker=self._broker_altered,
+            entity=self._entities.take,
+            everything=self._take_configs,
+        )
         for work in (
             _ending(partial(registration.watch, store, self._member, over.set), over),
             _until_lost(store, over),
@@ -393,7 +404,7 @@ class Cluster:
         if update.controller_epoch < self._replicas.roles.controller_epoch:
             return int(ErrorCode.STALE_CONTROLLER_EPOCH)
         self._replicas.roles.controller_epoch = update.controller_epoch
-        async with self._picturing:  # One after the other: one that waits for the store isn't shown over a newer one.
+        async with self._topics.taking:  # One after the other: one that waits for the store isn't shown over a newer one.
             try:
                 prepared = await self._topics.prepare(update)
             except StoreError as error:
@@ -506,9 +517,26 @@ class Cluster:
         topic = self._topics.get(name)
         return await self._topics.read_configs(name) if topic is None else topic.configs
 
-    async def _configs_changed(self, name: str, configs: dict[str, str]) -> None:
-        self._topics.configs_read(name, configs)
-        await self._replicas.configs_changed(name, configs)
+    async def _topic_altered(self, name: str) -> None:
+        await self._topics.take_configs(name)
+        await self._replicas.configs_changed(name)
+        if self._term is not None:
+            self._term.configs_changed()
+
+    async def _broker_altered(self, name: str) -> None:
+        await self._broker_nodes.take_named(name)
+        await self._replicas.configs_changed()
+        if self._term is not None:
+            self._term.configs_changed()
+
+    async def _take_configs(self) -> None:
+        """Read all configs again: this broker may have missed changes."""
+        await self._entities.take_all()
+        for default in (True, False):
+            await self._broker_nodes.take(default=default)
+        for topic in self._topics.all():
+            await self._topics.take_configs(topic.name)
+        await self._replicas.configs_changed()
         if self._term is not None:
             self._term.configs_changed()
 

@@ -320,22 +320,26 @@ class Replicas:
         """The partitions that this broker leads."""
         return [partition for partition, replica in self.roles.replicas.items() if replica.role is Role.LEADER]
 
-    async def reconfigure(self, name: str, configs: dict[str, str]) -> None:
-        """Give a topic's logs their settings."""
-        settings = log_config(self._config, configs)
-        for partition in self.roles.replicas:
-            if partition[0] == name:
-                try:
-                    self._logs.reconfigure(*partition, settings)
-                except KafkaError:
-                    continue  # It isn't open.
+    async def configs_changed(self, *names: str) -> None:
+        """Configs in force of these topics, or of all, are others. Raises StoreError.
 
-    async def configs_changed(self, name: str, configs: Mapping[str, str]) -> None:
-        """A topic's own configs are others: whether anybody else can be elected depends on one of them."""
+        Their logs get new settings, also those whose leader isn't known here. Whether anybody else can be elected depends on
+        one config."""
         async with self._changing:
-            if self._note_configs(name, configs):
-                led = [self.roles.replicas[partition] for partition in self.led() if partition[0] == name]
-                await self._in_thread(self._apply, led)
+            by_name: dict[str, list[int]] = {}
+            for name, index in self.roles.replicas:
+                if not names or name in names:
+                    by_name.setdefault(name, []).append(index)
+            for name, indexes in by_name.items():
+                configs = await self._configs(name)
+                settings = log_config(self._config, configs)
+                for index in indexes:
+                    with contextlib.suppress(KafkaError):  # It isn't open.
+                        self._logs.reconfigure(name, index, settings)
+                await asyncio.sleep(0)  # There may be thousands of topics.
+                if self._note_configs(name, configs):
+                    led = [self.roles.replicas[partition] for partition in self.led() if partition[0] == name]
+                    await self._in_thread(self._apply, led)
 
     def _note_configs(self, name: str, configs: Mapping[str, str]) -> bool:
         """Whether that has changed."""

@@ -27,8 +27,7 @@ from penstock.broker.store.base import (
     Watch,
     paths,
 )
-from penstock.broker.store.values import Fields
-from penstock.broker.topics.nodes import to_json
+from penstock.broker.store.values import Fields, to_json
 from penstock.broker.uuids import new_uuid, uuid_text
 
 AGAIN_S = 1.0

@@ -16,9 +16,12 @@ from typing import NamedTuple
 from penstock import log
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
+from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
+from penstock.broker.logs.logdirs import Key
 from penstock.broker.store.base import (
     BadValueError,
+    Check,
     Create,
     NodeExistsError,
     NoNodeError,
@@ -28,7 +31,7 @@ from penstock.broker.store.base import (
 from penstock.broker.store.values import Fields
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topics.changes import Topics, stored
-from penstock.broker.topics.nodes import config_json, to_json, topic_json
+from penstock.broker.topics.nodes import topic_json
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 
@@ -38,7 +41,6 @@ CATCH_UP_S = 5.0
 """How long an answer waits for the picture, of a topic that another broker may have made or deleted a moment ago."""
 KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
 """The configs of a topic of which they can't be read: nothing of it is deleted by mistake."""
-CONFIG_CHANGE = f"{paths.CHANGES}/config_change_"
 
 _log = log.get(__name__)
 
@@ -66,6 +68,8 @@ class ClusterTopics(Topics):
         self._isolated: Collection[Partition] = ()
         self.folder_lost: Callable[[str], None] = lambda path: None
         """Called with the path of a log folder that has failed."""
+        self.taking = asyncio.Lock()
+        """Held from reading what the store has of topics until that is shown: what was read before isn't shown over it."""
         self.deleted: Callable[[str], None] = lambda name: None
         """Called when a topic is seen no more, before one of its name can be seen."""
 
@@ -161,20 +165,20 @@ class ClusterTopics(Topics):
 
     async def read_configs(self, name: str) -> dict[str, str]:
         """A topic's own configs, as the store has them; where they can't be read, those that it had. Raises StoreError."""
-        try:
-            data, _ = await self._store.get(paths.topic_config(name))
-        except NoNodeError:
-            return {}
-        try:
-            texts = Fields.read(paths.topic_config(name), data).texts("config")
-        except BadValueError as error:
-            topic = self._by_name.get(name)
+        return dict((await self._read_configs(name)).texts)
+
+    async def _read_configs(self, name: str) -> ConfigNode:
+        topic = self._by_name.get(name)
+
+        def instead(error: BadValueError) -> Mapping[str, str]:
             _log.error("topic=%s keeps %s: %s", name, "its configs" if topic else "all its records", error.why)
-            return dict(KEEPING) if topic is None else topic.configs
-        configs, said, _ = stored_configs(texts)
+            return KEEPING if topic is None else topic.configs
+
+        node = await read_node(self._store, paths.topic_config(name), instead)
+        configs, said, _ = stored_configs(node.texts)
         for sentence in said:
             _log.warning("topic=%s: %s", name, sentence)
-        return configs
+        return node._replace(texts=configs)
 
     async def is_gone(self, partition: Partition) -> bool:
         """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. Raises
@@ -316,26 +320,44 @@ class ClusterTopics(Topics):
                 f"the growth of topic '{topic.name}' to {there} partitions",
             )
 
-    async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace a topic's own configs: durable when it returns, in force here; other brokers follow. Raises KafkaError."""
+    async def own_configs(self, name: str) -> ConfigNode:
+        """A topic's own configs as the store has them, for `alter_configs`: they are in force when it returns. Raises
+        KafkaError, StoreError."""
+        self.known(name)
+        await self._store.sync()
+        node, _ = await self._take_configs(name)
+        self.known(name)
+        return node
+
+    async def alter_configs(self, name: str, configs: Mapping[str, str], own: ConfigNode) -> None:
+        """Replace a topic's own configs where they are `own`: durable when it returns, in force here; other brokers follow.
+        Raises KafkaError, StoreError, one of OVERTAKEN if others have altered them meanwhile."""
         topic = self.known(name)
         async with self._changes:
             self.check_is_there(topic)
             check_topic_configs(self._config, configs)
-            async with stored(name):
-                config = await putting(self._store, paths.topic_config(name), config_json(configs))
-                told = to_json(version=2, entity_path=f"topics/{name}")
-                await self._store.multi([config, Create(CONFIG_CHANGE, told, sequence=True)])
-        await self.logs.swapped(self.configs_read(name, dict(configs)))
+            try:
+                # The topic is there still: its configs are removed with it.
+                await self._store.multi([Check(paths.topic(name)), own.written(configs), notification(own.path)])
+            except NoNodeError as error:
+                if error.path != paths.topic(name):
+                    raise
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.") from None
+        await self.logs.swapped(await self.take_configs(name))
 
-    def configs_read(self, name: str, configs: dict[str, str]) -> list[tuple[str, int]]:
-        """A topic's configs are these; answers the logs whose compaction goes by others just now (`TopicLogs.swapped`)."""
-        topic = self._by_name.get(name)
-        if topic is None:
-            return []
-        topic.configs = configs
-        self.changed.set()
-        return self.logs.reconfigure(topic)
+    async def take_configs(self, name: str) -> list[Key]:
+        """Put in force the configs that the store has for a topic, if it is shown; answers the logs whose compaction goes by
+        others just now (`TopicLogs.swapped`). Raises StoreError."""
+        return (await self._take_configs(name))[1]
+
+    async def _take_configs(self, name: str) -> tuple[ConfigNode, list[Key]]:
+        async with self.taking:
+            node, topic = await self._read_configs(name), self._by_name.get(name)
+            if topic is None:
+                return node, []
+            topic.configs = dict(node.texts)
+            self.changed.set()
+            return node, self.logs.reconfigure(topic)
 
     async def delete(self, name: str, forget: Callable[[str], None]) -> None:
         """Delete a topic. Raises KafkaError. forget: isn't called, as the picture tells all coordinators (`deleted`)."""

@@ -283,6 +283,7 @@ class paths:
 
     BROKER_IDS = "/brokers/ids"
     TOPICS = "/brokers/topics"
+    CONFIGS = "/config"
     TOPIC_CONFIGS = "/config/topics"
     BROKER_CONFIGS = "/config/brokers"
     CONTROLLER = "/controller"

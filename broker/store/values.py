@@ -1,4 +1,5 @@
-"""The JSON of a node, checked as it is read: nothing that a node holds is believed before its shape and range are right."""
+"""The JSON of a node, checked as it is read: nothing that a node holds is believed before its shape and range are right; and
+the JSON that brokers write."""
 
 from __future__ import annotations
 
@@ -85,6 +86,11 @@ class Fields:
         if not isinstance(found, list) or not found or not all(_is_number(one, 0, INT_MAX) for one in found):
             raise self.wrong(f"`{name}` should be a list of broker ids")
         return found
+
+
+def to_json(**fields: object) -> bytes:
+    """The content of a node of one JSON object."""
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def whole_number(path: str, data: bytes, least: int, most: int) -> int:

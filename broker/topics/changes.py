@@ -24,15 +24,17 @@ from typing import TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.confignodes import ConfigNode, config_json
 from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, check_topic_configs
 from penstock.broker.descriptors import check_partitions
-from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.logs.logdirs import Key, LogDirs
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import Delete, Operation, Set, Store, StoreError, paths
+from penstock.broker.store.values import to_json
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE, PartitionState, Topic, check_name
 from penstock.broker.topics.image import Image
 from penstock.broker.topics.marks import Marks
-from penstock.broker.topics.nodes import config_json, state_json, state_nodes, to_json, topic_json, topic_nodes
+from penstock.broker.topics.nodes import state_json, state_nodes, topic_json, topic_nodes
 from penstock.broker.turns import Turns
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
@@ -311,9 +313,13 @@ class Topics(Image):
         async with stored(topic.name):
             await self._store.multi([Set(paths.topic(topic.name), topic_json(topic)), *gone])
 
-    async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
+    async def own_configs(self, name: str) -> ConfigNode:
+        """A topic's own configs, for `alter_configs`. Raises KafkaError, StoreError."""
+        return ConfigNode(paths.topic_config(name), dict(self.known(name).configs), None)
+
+    async def alter_configs(self, name: str, configs: Mapping[str, str], own: ConfigNode) -> None:
         """Replace a topic's own configs; they hold for the next append, and nothing is removed by the old ones any more.
-        Raises KafkaError."""
+        own: those that were altered; one node is alone with its store. Raises KafkaError, StoreError."""
         topic = self.known(name)
         async with self._changes:
             self.check_is_there(topic)
@@ -329,11 +335,11 @@ class Topics(Image):
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
         await self.logs.swapped(swapping)
 
-    async def broker_configs_changed(self) -> None:
-        """Give every log its settings again, because the broker's defaults were altered."""
+    def broker_configs_changed(self) -> list[Key]:
+        """Give every log its settings again, because the broker's defaults were altered; answers as `TopicLogs.reconfigure`."""
         swapping = [key for topic in self._by_name.values() for key in self.logs.reconfigure(topic)]
         self.changed.set()
-        await self.logs.swapped(swapping)
+        return swapping
 
     async def delete(self, name: str, forget: Callable[[str], None]) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError.

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from penstock import log
 from penstock.broker.logs.logdirs import Key
 from penstock.broker.store.base import Create, Operation, Store, StoreError, paths, putting
-from penstock.broker.store.values import Fields
+from penstock.broker.store.values import Fields, to_json
 from penstock.broker.topic import by_topic
-from penstock.broker.topics.nodes import to_json
 
 LOG_DIR_FAILURE = 1
 """Kafka's number of what happened to a log folder."""

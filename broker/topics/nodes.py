@@ -7,11 +7,11 @@ Nodes, as Kafka has them in ZooKeeper: topic `{"version":3,"topic_id":"...","par
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from penstock.broker.configs.confignodes import config_json
 from penstock.broker.store.base import BadValueError, Create, Operation, paths
-from penstock.broker.store.values import INT_MAX, Fields
+from penstock.broker.store.values import INT_MAX, Fields, to_json
 from penstock.broker.topic import PartitionState, Topic, check_name
 from penstock.broker.uuids import uuid_bytes, uuid_text
 from penstock.errors import KafkaError
@@ -38,16 +38,6 @@ def state_json(controller_epoch: int, state: PartitionState) -> bytes:
         isr=state.isr,
         directories=[state.directory],
     )
-
-
-def config_json(configs: Mapping[str, str]) -> bytes:
-    """The configs that are its own."""
-    return to_json(version=1, config=dict(configs))
-
-
-def to_json(**fields: object) -> bytes:
-    """A node's content."""
-    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def topic_nodes(controller_epoch: int, topic: Topic) -> list[Operation]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.confignodes import config_json
 from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, stored_configs
 from penstock.broker.epochs import EPOCH_BELIEVED, next_epoch
 from penstock.broker.logs.adoption import adopted, last_epochs, strangers
@@ -23,7 +24,7 @@ from penstock.broker.logs.logdirs import Key, LogDirs, partition_of, some, topic
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths
 from penstock.broker.topic import INTERNAL, Topic, internal_settings
 from penstock.broker.topics.changes import Topics
-from penstock.broker.topics.nodes import check_topic_ids, config_json, read_topic, state_json, topic_nodes
+from penstock.broker.topics.nodes import check_topic_ids, read_topic, state_json, topic_nodes
 from penstock.broker.uuids import uuid_text
 from penstock.hints import quoted
 

@@ -27,6 +27,7 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.cluster.registration import Member
 from penstock.broker.cluster.replica import Replica, on_role
+from penstock.broker.configs.confignodes import config_json
 from penstock.broker.context import Endpoint
 from penstock.broker.replication import registration
 from penstock.broker.replication.controllership import Controllership, Elections, Term
@@ -35,7 +36,7 @@ from penstock.broker.replication.session import SessionStore
 from penstock.broker.store.base import Create, NoNodeError, StoreError, paths
 from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.broker.topic import PartitionState, Topic
-from penstock.broker.topics.nodes import config_json, topic_json
+from penstock.broker.topics.nodes import topic_json
 from penstock.broker.uuids import new_uuid
 from penstock.errors import ErrorCode
 from support.store_homes import WAIT_S
