@@ -93,7 +93,7 @@ def entity_at(path: str) -> Entity | None:
 class Entities:
     """The configs of every entity, in memory and in the store. Changes are durable when they return.
 
-    is_shared: other brokers alter them, too. check: judges what the store has.
+    is_shared: other brokers alter them, too. check: is asked about what the store has.
     """
 
     def __init__(self, store: Store, *, is_shared: bool = False, check: Check = lambda *_: None) -> None:

@@ -58,6 +58,7 @@ from penstock.broker.replication.reading import (
     read_deleted,
     read_log_dir_event,
     read_one_state,
+    read_one_topic,
     read_preferred,
     read_states,
     read_topics,
@@ -259,6 +260,8 @@ class Term:
         self._looking: set[str] = set()  # what is being read: brokers, topics, deletions
         self._dirty: set[str] = set()  # what a watch has said something of since
         self._topics: dict[str, StoredTopic] = {}
+        self._removed: set[bytes] = set()
+        """The ids of topics that were removed since the last look at topics began: that one may still have seen them."""
         self._failed: BaseException | None = None
         self._moved = asyncio.Event()  # set when something may have changed, then another one
         self._is_over = False
@@ -556,7 +559,8 @@ class Term:
         return patience_ms
 
     async def _read_topics(self) -> None:
-        topics = await self._stored_topics()
+        removed = self._removed = set()
+        topics = {name: topic for name, topic in (await self._stored_topics()).items() if topic.topic_id not in removed}
         known = self._topics
         others = [topic for name, topic in topics.items() if known.get(name) != topic]
         gone = [topic for name, topic in known.items() if name not in topics or topics[name].topic_id != topic.topic_id]
@@ -565,7 +569,9 @@ class Term:
             self._put(lambda: machine.on_deleted(self._controller, _partitions_of(gone), self._clock()))
         if others:
             images = await read_states(self._store, others, self._patience_ms)
-            self._put(lambda: self._others_changed(others, images))
+            left = [topic for topic in others if topic.topic_id not in removed]
+            there = {partition: images[partition] for partition in _partitions_of(left) if partition in images}
+            self._put(lambda: self._others_changed(left, there))
 
     def _others_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, Image]) -> Out:
         """Topics that are new, have grown, or have other configs."""
@@ -667,7 +673,7 @@ class Term:
 
     async def _delete(self, name: str) -> None:
         """Delete a topic everywhere. What a controller that ended has left of it is done again."""
-        topic = self._topics.get(name)
+        topic = await self._stored_topic(name)
         partitions = [] if topic is None else _partitions_of([topic])
         done = asyncio.Event()
 
@@ -691,9 +697,20 @@ class Term:
             if await self._store.exists(path) is not None:
                 operations.append(Delete(path, recursive=True))
         await self._store.multi(operations)
+        if topic is not None:
+            self._removed.add(topic.topic_id)
         self._topics.pop(name, None)
         self._put(lambda: machine.on_deleted(self._controller, partitions, self._clock()))
         _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
+
+    async def _stored_topic(self, name: str) -> StoredTopic | None:
+        """A topic as the store has it, since the look that shows it may still be under way; if it can't be read, as it was
+        known."""
+        try:
+            return await read_one_topic(self._store, name)
+        except BadValueError as error:
+            _log.error("topic=%s is deleted as this controller knew it: %s", name, error.why)
+            return self._topics.get(name)
 
     async def _stop_replicas(self, topic: StoredTopic) -> set[int]:
         """Have all replicas of a topic deleted. Answers the brokers that didn't say that they did."""

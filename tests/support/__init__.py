@@ -18,6 +18,7 @@ Processes
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again
 - `config_asking`: values that are tried for configs, and the requests that carry them
+- `entity_asking`: configs, quotas and credentials, asked of one broker and altered through one
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `members`: consumers of librdkafka as members of groups
 - `transaction_wire`: transactions, request by request
