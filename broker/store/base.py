@@ -3,6 +3,7 @@
 A store is a tree of nodes. A node has bytes, a version that grows by one with each `set` (0 after `create`)
 and children. It may be ephemeral (it vanishes with the session that made it) or sequential (its name ends in
 a ten-digit number that its parent hands out). A watch is one-shot: it fires at most once, on the loop.
+A watch (an equal one) of a node that is set again before it has fired is still one watch, as with ZooKeeper's own clients.
 
 Paths and JSON are those of Kafka with ZooKeeper: `paths` has them in one place.
 """
@@ -112,9 +113,15 @@ class Event(Enum):
 Watch = Callable[[str, Event], None]
 
 
-def setting(event: asyncio.Event) -> Watch:
-    """A watch that sets an event."""
-    return lambda _, __: event.set()
+@dataclass(frozen=True)
+class setting:
+    """A watch that sets an event. All of one event are equal: they are one watch."""
+
+    event: asyncio.Event
+
+    def __call__(self, _: str, __: Event) -> None:
+        """It fires."""
+        self.event.set()
 
 
 @dataclass(frozen=True)

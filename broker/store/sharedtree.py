@@ -178,8 +178,9 @@ class SharedTree:
         self._last_change_fails = False
         self._thread = thread
         self._sessions: dict[int, Session] = {}
-        self._node_watches: dict[str, list[tuple[Session, Watch]]] = {}
-        self._child_watches: dict[str, list[tuple[Session, Watch]]] = {}
+        # Each once: who looks again leaves no second watch.
+        self._node_watches: dict[str, dict[tuple[Session, Watch], None]] = {}
+        self._child_watches: dict[str, dict[tuple[Session, Watch], None]] = {}
 
     @classmethod
     async def open(cls, path: Path, *, restored: bool = False, checked: bool = False, new_id: str = "") -> SharedTree:
@@ -253,7 +254,7 @@ class SharedTree:
         del self._sessions[session.number]
         for watches in (self._node_watches, self._child_watches):
             for path in [path for path, kept in watches.items() if any(whose is session for whose, _ in kept)]:
-                watches[path] = [one for one in watches[path] if one[0] is not session]
+                watches[path] = {one: None for one in watches[path] if one[0] is not session}
         self._fire([event for path, parent in gone for event in ((path, Event.DELETED), (parent, Event.CHILDREN))])
 
     def expire(self, session: Session) -> None:
@@ -317,7 +318,7 @@ class SharedTree:
         """Keep a watch, if there is one, until it fires."""
         if watch is not None:
             watches = self._child_watches if children else self._node_watches
-            watches.setdefault(path, []).append((session, watch))
+            watches.setdefault(path, {})[session, watch] = None
 
     def multi(self, session: Session, operations: Sequence[Operation]) -> list[str | int | None]:
         """All or nothing, in order; see `Store.multi`."""
@@ -454,9 +455,9 @@ class SharedTree:
 
     def _fire(self, events: Sequence[tuple[str, Event]]) -> None:
         for path, event in events:
-            watches = [] if event is Event.CHILDREN else self._node_watches.pop(path, [])
+            watches = [] if event is Event.CHILDREN else list(self._node_watches.pop(path, ()))
             if event in (Event.CHILDREN, Event.DELETED):
-                watches = watches + self._child_watches.pop(path, [])
+                watches += self._child_watches.pop(path, ())
             for session, watch in watches:
                 session.tell(watch, path, event)
 

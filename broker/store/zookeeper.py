@@ -124,7 +124,10 @@ class ZooKeeperStore(Store):
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children; see `Store.children`."""
-        names = await self._read(path, lambda client, fire: client.get_children_async(self._absolute(path), fire), watch)
+        self._check(path)
+        names = await self._session.read(
+            path, lambda client, fire: client.get_children_async(self._absolute(path), fire), watch, is_of_children=True
+        )
         return sorted(names)
 
     async def tree(self, path: str) -> dict[str, bytes]:

@@ -51,16 +51,31 @@ _log = log.get(__name__)
 Send = Callable[[KazooClient, Any], Any]
 
 
+@dataclass(frozen=True)
+class _Fire:
+    """What kazoo shall call for the watches of a node, or of its children. All that are made for one node are equal, so kazoo
+    keeps one of them."""
+
+    session: Session
+    path: str
+    is_of_children: bool
+
+    def __call__(self, event: WatchedEvent) -> None:
+        """It has changed, or the connection is lost."""
+        self.session.fire(self, event)
+
+
 @dataclass(eq=False)
 class _Call:
     """A request, until somebody knows its answer. path: for sentences, as a caller knows it. send: gives it to kazoo, with what
-    kazoo shall call for a watch. writes: the operations of a write, by absolute paths."""
+    kazoo shall call for a watch. writes: the operations of a write, by absolute paths. is_of_children: so is the watch."""
 
     path: str
     send: Send
     answer: asyncio.Future[Any]
     writes: Sequence[Operation] = ()
     watch: Watch | None = None
+    is_of_children: bool = False
     connection: int = 0
     before: int = 0
     tries: int = 0
@@ -85,6 +100,8 @@ class Session:
         self._settling: asyncio.Task[None] | None = None
         self._held: deque[_Call] = deque()
         self._sent: dict[_Call, None] = {}
+        self._watches: dict[_Fire, dict[Watch, None]] = {}
+        """The watches that are out, each once: a caller that looks again leaves no second one."""
         self._missed: list[tuple[str, Watch]] = []
 
     def begin(self) -> None:
@@ -101,9 +118,11 @@ class Session:
         """Of the changes that the session has heard of."""
         return int(self._client.last_zxid)
 
-    async def read(self, path: str, send: Send, watch: Watch | None = None) -> Any:
-        """The answer of what `send` asks kazoo for; `path` is for sentences and for the watch."""
-        return await self._ask(_Call(path, send, asyncio.get_running_loop().create_future(), watch=watch))
+    async def read(self, path: str, send: Send, watch: Watch | None = None, *, is_of_children: bool = False) -> Any:
+        """The answer of what `send` asks kazoo for; `path` is for sentences and for the watch, which is of the node or of its
+        children."""
+        answer = asyncio.get_running_loop().create_future()
+        return await self._ask(_Call(path, send, answer, watch=watch, is_of_children=is_of_children))
 
     async def write(self, path: str, operations: Sequence[Operation]) -> list[Any]:
         """Make a multi, as it is: an answer to each operation, as `answers_of` gives them."""
@@ -134,7 +153,7 @@ class Session:
         call.connection, call.before = self._connection, self.newest_zxid
         call.tries += 1
         self._sent[call] = None
-        fire = None if call.watch is None else partial(self._fire, call, call.tries)
+        fire = None if call.watch is None else _Fire(self, call.path, call.is_of_children)
         call.send(self._client, fire).rawlink(partial(self._answered, call))
 
     # What kazoo's thread has to say. `_state_in_thread` runs there, all others on the loop.
@@ -183,21 +202,24 @@ class Session:
         del self._sent[call]
         if not call.answer.done():
             call.answer.set_result(answer)
+            if call.watch is not None:  # Only now: a watch whose answer wasn't taken isn't the caller's.
+                self._watches.setdefault(_Fire(self, call.path, call.is_of_children), {})[call.watch] = None
 
     def _fail(self, call: _Call, error: StoreError) -> None:
         self._sent.pop(call, None)
         if not call.answer.done():
             call.answer.set_exception(error)
 
-    def _fire(self, call: _Call, tried: int, event: WatchedEvent) -> None:
-        """A watch of a read fires. One whose answer was not taken isn't the caller's."""
-        if tried != call.tries or self.lost.is_set() or self._closing:
+    def fire(self, fire: _Fire, event: WatchedEvent) -> None:
+        """The watches of a node, or of its children, fire."""
+        watches = self._watches.pop(fire, {})
+        if self.lost.is_set() or self._closing:
             return
-        assert call.watch is not None
         if event.type == EventType.NONE:
-            self._missed.append((call.path, call.watch))
-        else:
-            call.watch(call.path, EVENTS[event.type])
+            self._missed += [(fire.path, watch) for watch in watches]
+            return
+        for watch in watches:
+            watch(fire.path, EVENTS[event.type])
 
     # A connection is new, or the last one is gone.
 

@@ -24,7 +24,10 @@ from penstock.broker.store.base import (
     Set,
     Store,
     StoreError,
+    setting,
 )
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.zookeeper import ZooKeeperStore
 from support.store_homes import WAIT_S, EmbeddedHome, Home, Scenario, Seen, play
 from support.zookeeper import ZooKeeper, ZooKeeperHome
 
@@ -222,17 +225,75 @@ def test_a_watch_fires_once_and_only_for_its_kind(run: Run) -> None:
     run(scenario)
 
 
-def test_each_watch_of_a_node_fires(run: Run) -> None:
+def test_each_watch_of_a_node_fires_once(run: Run) -> None:
     async def scenario(home: Home) -> None:
-        store = await home.session()
-        seen = Seen()
+        store, other = await home.session(), await home.session()
+        watches = [Seen(), Seen(), Seen()]
         await store.create("/n")
         for _ in range(3):
-            await store.get("/n", seen)
+            for seen in watches:
+                await store.get("/n", seen)
+                await store.exists("/n", seen)
+                await other.get("/n", seen)
         await store.set("/n", b"1")
-        assert await seen.wait(3) == [("/n", Event.CHANGED)] * 3
+        for seen in watches:
+            assert await seen.wait(2) == [("/n", Event.CHANGED)] * 2, "one in each session"
+        await store.children("/n", watches[0])
+        await store.exists("/n", watches[0])
+        await store.sync()
+        await store.delete("/n")
+        assert (await watches[0].wait(4))[2:] == [("/n", Event.DELETED)] * 2, "its children are another thing to watch"
+        await store.create("/n")
+        await other.sync()
+        await asyncio.sleep(0.1)
+        assert [len(seen.events) for seen in watches] == [4, 2, 2]
 
     run(scenario)
+
+
+def test_looks_that_are_repeated_leave_one_watch_a_node(run: Run) -> None:
+    """As a controller looks at its topics: one of them changes, and all are looked at."""
+
+    async def scenario(home: Home) -> None:
+        store = await home.session()
+        paths = [f"/t/{number}" for number in range(20)]
+        for path in paths:
+            await store.create(path, parents=True)
+        controller, news, seen = Looker(), asyncio.Event(), Seen()
+        for number in range(50):
+            await store.children("/t", controller.hear)
+            await store.children("/t", setting(news))
+            await asyncio.gather(*(store.get(path, controller.hear) for path in paths))
+            await asyncio.gather(*(store.exists(path, setting(news)) for path in paths))
+            await store.exists(paths[0], seen)
+            await store.set(paths[0], b"%d" % number)
+            await seen.wait(number + 1)
+        assert controller.heard == [(paths[0], Event.CHANGED)] * 50
+        assert watches_out(store) == 2 * len(paths), "two of each node that hasn't changed since, and two of the list"
+
+    run(scenario)
+
+
+class Looker:
+    """One that looks again and again, and hears of changes by a method of its own."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Event]] = []
+
+    def hear(self, path: str, event: Event) -> None:
+        """A watch."""
+        self.heard.append((path, event))
+
+
+def watches_out(store: Store) -> int:
+    """How many watches of callers are out; in kazoo there is one a node, and one of its children."""
+    if isinstance(store, EmbeddedStore):
+        return sum(map(len, [*store.shared._node_watches.values(), *store.shared._child_watches.values()]))
+    assert isinstance(store, ZooKeeperStore)
+    session = store._session
+    kept = [*session._client._data_watchers.values(), *session._client._child_watchers.values()]
+    assert [len(one) for one in kept if one] == [1] * len(session._watches)
+    return sum(map(len, session._watches.values()))
 
 
 def test_a_watch_comes_before_any_read_that_shows_its_cause(run: Run) -> None:
