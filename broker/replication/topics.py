@@ -323,6 +323,8 @@ class ClusterTopics(Topics):
     async def own_configs(self, name: str) -> ConfigNode:
         """A topic's own configs as the store has them, for `alter_configs`: they are in force when it returns. Raises
         KafkaError, StoreError."""
+        if self.get(name) is None:
+            await self.catch_up(name)
         self.known(name)
         await self._store.sync()
         node, _ = await self._take_configs(name)

@@ -293,3 +293,12 @@ def test_brokers_that_append_to_one_list_in_one_moment_append_all(cluster: Clust
         lambda one: set((own_configs(one, TOPIC, topic)["follower.replication.throttled.replicas"] or "").split(",")),
         expected,
     )
+
+
+def test_a_new_topic_is_altered_at_a_broker_that_may_not_have_heard_of_it(cluster: Cluster) -> None:
+    for number in range(10):
+        topic = "t" + secrets.token_hex(4)
+        create(cluster.brokers[1], topic)
+        alter_configs(cluster.brokers[2 + number % 2], TOPIC, topic, flush_ms="1000")
+        until_alike(cluster, lambda one, topic=topic: metadata(one, topic).topics[0].error_code, 0)  # type: ignore[misc]
+        until_alike(cluster, lambda one, topic=topic: own_configs(one, TOPIC, topic), {"flush.ms": "1000"})  # type: ignore[misc]
