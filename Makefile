@@ -221,6 +221,12 @@ failpoints-stages: build
 failpoints-load: build
 	$(EVERY_FAILPOINT) tests/spark/test_etl_kills.py
 
+# Clients, stages, nights and the audit on three nodes of Apache Kafka, of which one at a time is killed for what it leads.
+.PHONY: failovers
+failovers: build
+	@PYTHONPATH=tests $(BIN)/python -m support.spark_classes
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -m kafka tests/clients/test_moving_cluster.py tests/spark/test_moving_nights.py
+
 # Nights on a Spark cluster, and into tables at hdfs:// and s3a://. NameNode and DataNode come from Maven; the S3 server is built as
 # a Go module, which takes minutes and a Go of 1.25 or newer (Debian 12 has none).
 S3_SERVER := github.com/versity/versitygw/cmd/versitygw@v1.8.0

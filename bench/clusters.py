@@ -23,7 +23,6 @@ BROKERS = 3
 GROUP, TRANSACTION = 0, 1  # what FindCoordinator calls them
 COORDINATOR_VERSION = 2
 LOG_DIRS_VERSION = 1
-QUORUM_VERSION = 0
 LIMIT_S = 180.0
 LOOK_S = 0.02  # between two looks at what a cluster says of itself
 
@@ -186,10 +185,8 @@ class KafkaCluster(Cluster):
 
     @property
     def controller(self) -> int:
-        own = messages.DescribeQuorumRequest
-        log = own.TopicData(topic_name="__cluster_metadata", partitions=[own.PartitionData(partition_index=0)])
         with WireConnection(self.nodes[1].bootstrap) as connection:
-            answer = connection.ask(own(topics=[log]), QUORUM_VERSION)
+            answer = connection.ask(requests.quorum_request(), requests.QUORUM_VERSION)
         raise_for(answer.error_code, "the quorum")
         return int(answer.topics[0].partitions[0].leader_id)
 

@@ -50,6 +50,7 @@ PARTS = {
     "simulate": Part("an hour and a half"),
     "failpoints-stages": Part("half an hour"),
     "failpoints-load": Part("a quarter of an hour"),
+    "failovers": Part("a quarter of an hour"),
     "powercuts": Part("half an hour", root=True),
     "soak": Part("an hour", root=True),
     "cluster-soak": Part("an hour"),

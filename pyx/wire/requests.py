@@ -16,6 +16,7 @@ T = TypeVar("T")
 PRODUCE_VERSION = 7  # the first that takes zstd
 FETCH_VERSION = 4
 METADATA_VERSION = 8
+QUORUM_VERSION = 0
 CREATE_TOPICS_VERSION = 4
 DELETE_TOPICS_VERSION = 3
 OFFSET_COMMIT_VERSION = 7
@@ -89,6 +90,12 @@ def metadata_request(*names: str) -> messages.MetadataRequest:
     """Asks for these topics, or for all when none is given."""
     wanted = [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     return messages.MetadataRequest(topics=wanted if names else None, allow_auto_topic_creation=False)
+
+
+def quorum_request() -> messages.DescribeQuorumRequest:
+    """Asks who leads the controllers of a KRaft cluster."""
+    own = messages.DescribeQuorumRequest
+    return own(topics=[own.TopicData(topic_name="__cluster_metadata", partitions=[own.PartitionData(partition_index=0)])])
 
 
 def delete_topic(bootstrap: str, name: str) -> None:

@@ -1,10 +1,15 @@
-"""Our clients and stages against three brokers, of which the leader, the controller and the coordinators are killed in turn."""
+"""Our clients and stages against three brokers, of which the leader, the controller and the coordinators are killed in turn.
+
+The brokers are ours, or nodes of Apache Kafka, whose failovers take seconds: a run of all tests tries one of those, `make
+failovers` each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -14,23 +19,41 @@ from penstock.broker import Cluster
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
 from penstock.pipeline.clients.producer import Delivery, Producer
-from support import dedupe_world, mirror_world
+from support import dedupe_world, mirror_world, moving_cluster
+from support.failpoint_cells import WHOLE
 from support.harness import BrokerProcess
-from support.moving_cluster import PROPERTIES, moving
+from support.moving_cluster import PROPERTIES, MovingCluster
+from support.moving_kafka import MovingKafka
 from support.transaction_turns import take_turns, values_of
 
 LIMIT_S = 120.0
 TURNS = 80
+KILLS = 6
+KILLS_OF_KAFKA = 4 if WHOLE else 2
+OURS = pytest.param("ours")
+APACHE = pytest.param("apache", marks=pytest.mark.kafka)
+
+on_each = pytest.mark.parametrize("cluster", [OURS, *([APACHE] if WHOLE else [])], indirect=True)
+on_both = pytest.mark.parametrize("cluster", [OURS, APACHE], indirect=True)
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """Three brokers in this process."""
-    with Cluster(properties=PROPERTIES) as cluster:
-        yield cluster
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MovingCluster]:
+    """Three brokers in this process, or three nodes of Apache Kafka."""
+    if request.param == "ours":
+        with Cluster(properties=PROPERTIES) as ours:
+            yield ours
+    else:
+        with MovingKafka(tmp_path / "kafka") as kafka:
+            yield kafka
 
 
-def create(cluster: Cluster, *names: str) -> None:
+def moving(cluster: MovingCluster, topic: str) -> AbstractContextManager[threading.Event]:
+    """Kill brokers meanwhile, as often as their failovers let a test do so."""
+    return moving_cluster.moving(cluster, topic, KILLS if isinstance(cluster, Cluster) else KILLS_OF_KAFKA)
+
+
+def create(cluster: MovingCluster, *names: str) -> None:
     """Topics of two partitions."""
 
     async def work() -> None:
@@ -40,7 +63,7 @@ def create(cluster: Cluster, *names: str) -> None:
     asyncio.run(work())
 
 
-def wake_coordinators(cluster: Cluster) -> None:
+def wake_coordinators(cluster: MovingCluster) -> None:
     """Have the coordinators' topics made, so that somebody leads them; `t` has two partitions."""
     with Producer(cluster.bootstrap, transactional_id="first") as producer:
         producer.begin()
@@ -49,7 +72,8 @@ def wake_coordinators(cluster: Cluster) -> None:
         producer.commit()
 
 
-def test_a_producer_and_a_group_lose_nothing_and_read_in_order(cluster: Cluster) -> None:
+@on_each
+def test_a_producer_and_a_group_lose_nothing_and_read_in_order(cluster: MovingCluster) -> None:
     create(cluster, "t")
     wake_coordinators(cluster)
     group = {"group.id": "readers", "auto.offset.reset": "earliest", "session.timeout.ms": 30_000, "enable.auto.commit": False}
@@ -75,7 +99,8 @@ def test_a_producer_and_a_group_lose_nothing_and_read_in_order(cluster: Cluster)
         assert again.poll(2.0) == [], "the group's position is what it has committed"
 
 
-def test_transactions_are_whole_and_their_positions_are_theirs(cluster: Cluster) -> None:
+@on_each
+def test_transactions_are_whole_and_their_positions_are_theirs(cluster: MovingCluster) -> None:
     create(cluster, "t")
     wake_coordinators(cluster)
 
@@ -105,7 +130,8 @@ async def seen(admin: Admin, topic: str) -> set[int]:
     return set((await admin.metadata([topic], refresh=True)).topic(topic).partitions)
 
 
-def test_admin_work_goes_on(cluster: Cluster) -> None:
+@on_each
+def test_admin_work_goes_on(cluster: MovingCluster) -> None:
     create(cluster, "t")
     wake_coordinators(cluster)
 
@@ -125,7 +151,10 @@ def test_admin_work_goes_on(cluster: Cluster) -> None:
         assert asyncio.run(work(done)) > 0
 
 
-def test_a_mirror_into_a_cluster_copies_everything_once(tmp_path: Path, cluster: Cluster, shared_broker: BrokerProcess) -> None:
+@on_both
+def test_a_mirror_into_a_cluster_copies_everything_once(
+    tmp_path: Path, cluster: MovingCluster, shared_broker: BrokerProcess
+) -> None:
     with mirror_world.World(tmp_path, {"EWR": shared_broker}, cluster, penstock_mirror_batch_bytes=3000) as w:
         w.fill(5)
         w.mirror.start()
@@ -137,8 +166,9 @@ def test_a_mirror_into_a_cluster_copies_everything_once(tmp_path: Path, cluster:
         w.finish()
 
 
+@on_each
 def test_a_mirror_out_of_a_cluster_copies_everything_once(
-    tmp_path: Path, cluster: Cluster, shared_broker: BrokerProcess
+    tmp_path: Path, cluster: MovingCluster, shared_broker: BrokerProcess
 ) -> None:
     with mirror_world.World(tmp_path, {"EWR": cluster}, shared_broker, penstock_mirror_batch_bytes=3000) as w:
         w.fill(5)
@@ -153,7 +183,8 @@ def test_a_mirror_out_of_a_cluster_copies_everything_once(
         w.finish()
 
 
-def test_dedupe_on_a_cluster_drops_repeats_and_nothing_else(tmp_path: Path, cluster: Cluster) -> None:
+@on_each
+def test_dedupe_on_a_cluster_drops_repeats_and_nothing_else(tmp_path: Path, cluster: MovingCluster) -> None:
     with dedupe_world.World(tmp_path, cluster, penstock_dedupe_batch_bytes=4000) as w:
         w.fill(3)
         w.stage.start()

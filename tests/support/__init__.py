@@ -28,6 +28,7 @@ Single requests to a broker
 Worlds: topics, a stage between them, a ledger of what was sent
 - `transaction_turns`: turns of our transactional client, and what they leave
 - `moving_cluster`: a cluster whose brokers are killed one at a time
+- `moving_kafka`: three nodes of Apache Kafka as such a cluster
 - `mirror_world`: source clusters and a target
 - `dedupe_world`: an input topic and a dedupe stage
 - `etl_world`: a pipeline whose positions are set by hand

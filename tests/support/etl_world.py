@@ -81,7 +81,7 @@ class World:
     def _open(self, bootstrap: str, topics: list[str]) -> AdminClient:
         """Make topics at a cluster, which from now on gets what is sent."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=self.configs) for name in topics]).values():
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, config=self.configs) for name in topics]).values():
             future.result(30)
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic, "linger.ms": 5})
         producer.init_transactions(30)
