@@ -12,7 +12,7 @@ from penstock.config import Config, ConfigError, Schema, parse_server
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.backoff import Backoff
-from penstock.pipeline.clients.connection import Connection, ConnectionLost, Piece
+from penstock.pipeline.clients.connection import Connection, ConnectionLost, Piece, RequestTimedOut
 from penstock.pipeline.clients.metadata import Broker, Cluster, PartitionInfo
 from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
 from penstock.pyx.wire.message import Message, WireError
@@ -36,6 +36,8 @@ HIGHEST: dict[int, int] = {
     26: 4,  # EndTxn v5 is for transactions v2 (KIP-890): the sender asks for it there
     28: 4,  # TxnOffsetCommit v5 too
 }
+# A broker that is cut off from its cluster goes on answering what it knew: after so many answers the others are asked first.
+ANSWERS_IN_A_ROW = 3
 # Requests that may wait at the broker travel on connections of their own, so that nothing waits behind them.
 PURPOSES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
 
@@ -96,6 +98,7 @@ class Client:
         self._connecting: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._nodes: dict[int, _Node] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
+        self._answerer, self._answers = ANY_NODE, 0  # the broker that answered for all last, and how often in a row
         self._features: dict[str, int] = {}
         self._features_epoch = -1
         self._metadata_lock = asyncio.Lock()
@@ -163,6 +166,7 @@ class Client:
         await asyncio.sleep(node.not_before - loop.time())
         broker = self._cluster.brokers.get(node_id) or self._bootstrap.get(node_id)
         if broker is None:
+            self._forget_roles(node_id)
             raise ConnectionLost(f"broker {node_id} is not in the cluster's metadata")
         self._close_idle()
         try:
@@ -177,7 +181,7 @@ class Client:
             )
         except (KafkaError, WireError) as error:
             node.not_before = loop.time() + node.backoff.next_s()
-            self._forget_coordinators(node_id)
+            self._forget_roles(node_id)
             if isinstance(error, WireError):
                 raise ConnectionLost(f"`{broker.host}:{broker.port}`: {error}") from error
             raise
@@ -195,10 +199,14 @@ class Client:
                 connection.close()
                 del self._connections[key]
 
-    def _forget_coordinators(self, node_id: int) -> None:
+    def _forget_roles(self, node_id: int) -> None:
+        """A broker gave no answer: others may lead and coordinate by now what it did, and the next use asks who."""
         for key, found in list(self._coordinators.items()):
             if found == node_id:
                 del self._coordinators[key]
+        for name, topic in self._cluster.topics.items():
+            if any(info.leader == node_id for info in topic.partitions.values()):
+                self.forget(name)
 
     # Requests
 
@@ -243,8 +251,8 @@ class Client:
 
         try:
             frame = await connection.request(encode, timeout_ms)
-        except ConnectionLost:
-            self._forget_coordinators(node_id)
+        except (ConnectionLost, RequestTimedOut):
+            self._forget_roles(node_id)
             raise
         return self.decode(connection, request.API_KEY, version, frame)
 
@@ -257,18 +265,29 @@ class Client:
             raise ConnectionLost(f"`{connection.name}` sent a malformed answer: {error}") from error
 
     async def _send_any(self, request: Message, timeout_ms: float | None) -> Any:
-        """Try open connections first, then the other brokers, then the bootstrap addresses."""
+        """Try open connections first, then the other brokers, then the bootstrap addresses; each of them in turn."""
         known = list(self._cluster.brokers)
         random.shuffle(known)
-        known.sort(key=lambda node_id: self.ready_connection(node_id, "control") is None)
+        enough = self._answerer if self._answers >= ANSWERS_IN_A_ROW else ANY_NODE
+        known.sort(
+            key=lambda node_id: (
+                node_id == enough,
+                self.ready_connection(node_id, "control") is None,
+                node_id == self._answerer,
+            )
+        )
         failure: KafkaError = ConnectionLost("no broker is known")
         for node_id in [*known, *self._bootstrap]:
             try:
-                return await self.send(node_id, request, timeout_ms=timeout_ms, purpose="control")
+                answer = await self.send(node_id, request, timeout_ms=timeout_ms, purpose="control")
             except KafkaError as error:
                 if not error.retriable:
                     raise
                 failure = error
+                continue
+            self._answers = self._answers + 1 if node_id == self._answerer else 1
+            self._answerer = node_id
+            return answer
         raise failure
 
     def feature(self, name: str) -> int:

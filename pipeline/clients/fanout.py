@@ -24,12 +24,7 @@ async def ask_leaders(
 
     async def ask(node_id: int, part: Mapping[TopicPartition, int]) -> None:
         error: KafkaError | None = None
-        try:
-            answer = await client.send(node_id, build(part))
-        except KafkaError:
-            for topic, _ in part:
-                client.forget(topic)
-            raise
+        answer = await client.send(node_id, build(part))
         for tp, code, value in read(answer):
             if code:
                 client.forget(tp[0])

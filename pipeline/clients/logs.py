@@ -100,13 +100,23 @@ async def fetch_at(
     max_wait_ms: int = 0,
 ) -> messages.FetchResponse.PartitionData:
     """One fetch of a partition at an offset, whose first batch comes whole however small `max_bytes` is; `topic_id` None:
-    that of the topic of that name. The partition's own error code is the caller's to read. Raises KafkaError."""
+    that of the topic of that name. An answer without records means that the log has none there. A partition's error code that
+    no other try cures is the caller's to read. Raises KafkaError, INCONSISTENT_TOPIC_ID if another topic has the name."""
     request_type = messages.FetchRequest
+    what = f"fetch of `{tp[0]}` partition {tp[1]} at {offset}"
 
     async def attempt() -> messages.FetchResponse.PartitionData:
         leader = await client.leader(*tp)
-        wanted = (client.topic_id(tp[0]) if topic_id is None else topic_id) or NO_TOPIC_ID
-        place = request_type.FetchPartition(partition=tp[1], fetch_offset=offset, partition_max_bytes=max_bytes)
+        known = client.topic_id(tp[0]) or NO_TOPIC_ID
+        wanted = known if topic_id in (None, NO_TOPIC_ID) else topic_id
+        if known not in (wanted, NO_TOPIC_ID):
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{what}: the topic was created again")
+        place = request_type.FetchPartition(
+            partition=tp[1],
+            current_leader_epoch=client.leader_epoch(*tp),
+            fetch_offset=offset,
+            partition_max_bytes=max_bytes,
+        )
         request = request_type(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
@@ -117,8 +127,17 @@ async def fetch_at(
         answer: messages.FetchResponse = await client.send(leader, request)
         raise_for(answer.error_code, "fetch")
         if not answer.responses or not answer.responses[0].partitions:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "an answer lacks the partition")
-        return answer.responses[0].partitions[0]
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{what}: the answer lacks the partition")
+        part = answer.responses[0].partitions[0]
+        error = KafkaError(part.error_code, what)
+        if part.error_code and error.retriable and part.error_code != ErrorCode.CORRUPT_MESSAGE:
+            client.forget(tp[0])
+            raise error
+        # Kafka answers without records while it reads remote storage. So does a new leader that doesn't know yet how much of
+        # its log is committed; it refuses to tell its end, though (KIP-207).
+        if not part.error_code and not part.records and offset < await end_offset(client, tp, isolation):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{what} came back empty")
+        return part
 
     return await client.retry(attempt)
 
@@ -126,20 +145,10 @@ async def fetch_at(
 async def batch_at(client: Client, tp: TopicPartition, offset: int) -> RawBatch | None:
     """The batch that has an offset, committed or not, unchecked; the next one if compaction has removed it; None where the log
     has nothing from there on, or no header that makes sense. Raises KafkaError, OFFSET_OUT_OF_RANGE outside of the log."""
-
-    async def attempt() -> RawBatch | None:
-        part = await fetch_at(client, tp, offset, 1, max_wait_ms=BATCH_WAIT_MS)
-        if part.error_code:
-            client.forget(tp[0])
-        raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
-        batches, _ = split_sound(memoryview(part.records or b""))
-        found = next((batch for batch in batches if batch.last_offset >= offset), None)
-        if found is None and not part.records and offset < part.high_watermark:
-            # Kafka answers so while it reads remote storage: that says nothing of what is there.
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"fetch of `{tp[0]}` partition {tp[1]} at {offset} came back empty")
-        return found
-
-    return await client.retry(attempt)
+    part = await fetch_at(client, tp, offset, 1, max_wait_ms=BATCH_WAIT_MS)
+    raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
+    batches, _ = split_sound(memoryview(part.records or b""))
+    return next((batch for batch in batches if batch.last_offset >= offset), None)
 
 
 async def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

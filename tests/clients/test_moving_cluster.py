@@ -14,16 +14,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Cluster
+from penstock.pipeline.clients import logs
 from penstock.pipeline.clients.admin import LATEST, Admin
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
 from penstock.pipeline.clients.producer import Delivery, Producer
+from penstock.pipeline.clients.sender import Sender
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch
+from penstock.pyx.wire.messages import MetadataRequest
 from support import dedupe_world, mirror_world, moving_cluster
 from support.failpoint_cells import WHOLE
 from support.harness import BrokerProcess
 from support.moving_cluster import PROPERTIES, MovingCluster
 from support.moving_kafka import MovingKafka
+from support.patience import until
 from support.transaction_turns import take_turns, values_of
 
 LIMIT_S = 120.0
@@ -193,3 +200,55 @@ def test_dedupe_on_a_cluster_drops_repeats_and_nothing_else(tmp_path: Path, clus
             while not done.is_set():
                 w.produce()
         w.finish()
+
+
+def test_a_new_leader_that_knows_less_than_the_one_before_has_shown_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log has the batch, and until its follower fetches it doesn't know that the batch is committed: stages and the audit
+    would take the log for another one."""
+    monkeypatch.setattr(logs, "BATCH_WAIT_MS", 50)
+    lags = {"replica.fetch.wait.max.ms": 30_000, "replica.lag.time.max.ms": 60_000}
+    with Cluster(properties={**PROPERTIES, **lags}) as cluster:
+        successor = cluster.controller  # It tells the next leader, which is to be cut off from the follower, through no link.
+        leader, follower = sorted({1, 2, 3} - {successor})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("t", 1, replication_factor=-1, replica_assignment=[[leader, successor, follower]])])[
+            "t"
+        ].result(LIMIT_S)
+        until(lambda: cluster.isr("t", 0) == {1, 2, 3}, "all to be in sync")
+
+        async def look() -> RawBatch | None:
+            async with Admin(cluster.bootstrap) as client:
+                builder = BatchBuilder()
+                builder.append(None, b"committed", 0)
+                await Sender(client).submit(("t", 0), [builder.build()])
+                cluster.cut(successor, follower)
+                cluster.kill(leader, expire=True)
+                until(lambda: cluster.leader("t", 0) == successor, "the next one to lead")
+                looking = asyncio.create_task(client.batch_at(("t", 0), 0))
+                await asyncio.wait({looking}, timeout=2.0)
+                cluster.heal()
+                return await looking
+
+        found = asyncio.run(look())
+        assert found is not None and found.record_count == 1
+
+
+def test_a_leader_that_gives_no_answer_is_looked_for_again() -> None:
+    """Also where whoever asks it says nothing to the client of its failure."""
+    with Cluster(properties=PROPERTIES) as cluster:
+        create(cluster, "t")
+
+        async def work() -> int:
+            async with Admin(cluster.bootstrap, **{"default.api.timeout.ms": 30_000}) as admin:
+                leader = await admin.leader("t", 0)
+                cluster.kill(leader, expire=True)
+                until(lambda: cluster.leader("t", 0) not in (leader, -1), "another leader")
+
+                async def ask() -> int:
+                    asked = await admin.leader("t", 0)
+                    await admin.send(asked, MetadataRequest(topics=[]))
+                    return asked
+
+                return await admin.retry(ask)
+
+        assert asyncio.run(work()) in cluster.running

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+from penstock.pipeline.clients.client import Client
+from penstock.pipeline.clients.connection import Connection
 from penstock.pipeline.clients.metadata import OLDER_MAX, Cluster
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import MetadataResponse
 
 TOPIC_ID = bytes(range(1, 17))
 
 
-def answer(epoch: int, leader: int, topic_id: bytes = TOPIC_ID) -> MetadataResponse:
+def answer(epoch: int, leader: int, topic_id: bytes = TOPIC_ID, brokers: tuple[int, ...] = ()) -> MetadataResponse:
     """One partition, with that leader since that epoch."""
     part = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch)
     topic = MetadataResponse.MetadataResponseTopic(name="t", topic_id=topic_id, partitions=[part])
-    return MetadataResponse(brokers=[], topics=[topic], controller_id=1, cluster_id="c")
+    there = [MetadataResponse.MetadataResponseBroker(node_id=number, host="h", port=1) for number in brokers]
+    return MetadataResponse(brokers=there, topics=[topic], controller_id=1, cluster_id="c")
 
 
 def leader_after(known: Cluster, *answers: MetadataResponse) -> tuple[int, int]:
@@ -39,3 +46,29 @@ def test_a_cluster_that_was_put_back_from_a_copy_is_believed_in_the_end() -> Non
 def test_another_topic_of_the_name_begins_anew() -> None:
     known = Cluster().merge(answer(7, leader=2), whole=True)
     assert leader_after(known, answer(0, leader=1, topic_id=bytes(15) + b"x")) == (1, 0)
+
+
+class CutOff(Client):
+    """A client whose only open connection is one to broker 1, which knows nothing of the elections since it was cut off."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1")
+        self._open: Any = object()
+
+    def ready_connection(self, node_id: int, purpose: str) -> Connection | None:
+        return self._open if node_id == 1 else None
+
+    async def send(self, node_id: int, request: Message, **options: Any) -> Any:
+        if node_id < 0:
+            return await super().send(node_id, request, **options) if node_id == -1 else answer(5, 1, brokers=(1, 2))
+        return answer(6, 2, brokers=(1, 2)) if node_id == 2 else answer(5, 1, brokers=(1, 2))
+
+
+def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
+    async def look() -> int:
+        client = CutOff()
+        for _ in range(10):
+            found = await client.metadata(["t"], refresh=True)
+        return found.topic("t").partitions[0].leader
+
+    assert asyncio.run(look()) == 2
