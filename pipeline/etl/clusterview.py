@@ -30,8 +30,9 @@ Offsets = dict[TopicPartition, int]
 NOT_ALLOWED = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.POLICY_VIOLATION}
 )
-# A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
-SHORT_TIMEOUTS = Timeouts(5)
+# A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours. A question outlasts the
+# failover of a leader, though, which begins after 6 seconds (ours) or 9 (Kafka's) unless those are configured otherwise.
+SHORT_TIMEOUTS = Timeouts(20)
 # Spark's times are sure to hold the years 1 to 9999; Kafka's go far beyond, and brokers take what a producer says.
 TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.

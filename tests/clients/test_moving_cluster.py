@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.broker import Cluster
 from penstock.pipeline.clients import logs
 from penstock.pipeline.clients.admin import LATEST, Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
 from penstock.pipeline.clients.producer import Delivery, Producer
 from penstock.pipeline.clients.sender import Sender
+from penstock.pipeline.etl.clusterview import SHORT_TIMEOUTS, ClusterView
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.wire.messages import MetadataRequest
@@ -252,3 +254,19 @@ def test_a_leader_that_gives_no_answer_is_looked_for_again() -> None:
                 return await admin.retry(ask)
 
         assert asyncio.run(work()) in cluster.running
+
+
+def test_a_night_waits_for_an_answer_until_a_leader_that_died_is_replaced() -> None:
+    with Cluster(properties={**PROPERTIES, "zookeeper.session.timeout.ms": 8000}) as cluster:
+        create(cluster, "t")
+
+        async def work() -> Mapping[TopicPartition, int]:
+            view = ClusterView("the aggregate cluster", cluster.bootstrap, SHORT_TIMEOUTS)
+            try:
+                assert await view.offsets([("t", 0)], LATEST) == {("t", 0): 0}
+                cluster.kill(cluster.leader("t", 0))
+                return await view.offsets([("t", 0)], LATEST)
+            finally:
+                await view.close()
+
+        assert asyncio.run(work()) == {("t", 0): 0}
