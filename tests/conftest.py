@@ -25,7 +25,8 @@ settings.load_profile("penstock")
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
 LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")
 # The tests that start JVMs are those of two processes, however many there are: each JVM wants a processor for itself. These are
-# the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes.
+# the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes. A
+# ZooKeeper that is up asks for little, so tests of clusters around one are anybody's.
 FIRST_WITH_JVMS = ("spark/test_nights.py", "spark/test_etl_interrupts.py", "demo/")
 KAFKAS = {"apache_kafka", "second_kafka"}
 
@@ -74,7 +75,9 @@ def _uses_kafka(item: pytest.Item) -> bool:
 
 
 def _starts_jvms(item: pytest.Item) -> bool:
-    return _uses_kafka(item) or any(item.get_closest_marker(name) for name in ("kafka", "spark"))
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    marked = any(item.get_closest_marker(name) for name in ("kafka", "spark"))
+    return _uses_kafka(item) or (marked and "zookeeper" not in fixtures)
 
 
 def pytest_sessionstart() -> None:

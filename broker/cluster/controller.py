@@ -366,6 +366,7 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             continue
         if told.error == ErrorCode.KAFKA_STORAGE_ERROR:
             image.lost[request.broker] = image.without_log[request.broker] = request.broker_epoch
+            controller.news.add(role.partition)
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             # A broker that knows a newer state of this epoch has it from this controller, or from a store that went back.
             if told.last_epoch > role.state.leader_epoch or image.state.partition_epoch == role.state.partition_epoch:
@@ -374,7 +375,8 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)
         else:
-            image.without_log.pop(request.broker, None)
+            if image.without_log.pop(request.broker, None) is not None:
+                controller.news.add(role.partition)
             if role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
                 image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
     return _step(controller, [role.partition for role in request.roles], now_ms)

@@ -104,6 +104,15 @@ def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> Leader
     return state
 
 
+def offline(image: Image, registrations: Mapping[int, Registration]) -> tuple[int, ...]:
+    """The replicas whose broker isn't there, or said that it can open no log of this partition."""
+    return tuple(
+        broker
+        for broker in image.replicas
+        if broker not in registrations or image.without_log.get(broker) == registrations[broker].epoch
+    )
+
+
 def see(image: Image, registrations: Mapping[int, Registration]) -> dict[int, int]:
     """What `handled` is once the planned state holds."""
     return {broker: registrations[broker].epoch for broker in image.replicas if broker in registrations}

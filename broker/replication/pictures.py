@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.cluster import planning
 from penstock.broker.cluster.controller import Controller
 from penstock.broker.cluster.messages import (
     BEING_DELETED,
@@ -155,7 +156,7 @@ class Pictures:
             if image is None or image.state.partition_epoch < 0:
                 continue
             state = replace(image.state, leader=BEING_DELETED) if partition in controller.deleting else image.state
-            offline = tuple(one for one in image.replicas if one not in controller.registrations)
+            offline = planning.offline(image, controller.registrations)
             shown.append(PartitionMetadata(partition, image.topic_id, image.replicas, state, offline))
         brokers = tuple(
             LiveBroker(

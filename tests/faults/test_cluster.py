@@ -37,7 +37,7 @@ def test_nothing_answered_is_lost_when_leaders_are_killed(world: ClusterProcesse
     try:
         for _ in range(2):
             writer.wait_for(200, world)
-            leader = world.leader("t")
+            leader = world.until_led("t", by={1, 2, 3})
             world.brokers[leader].kill()
             others = {1, 2, 3} - {leader}
             world.until_led("t", by=others, isr=others)
@@ -90,7 +90,7 @@ def test_topics_grow_get_configs_and_go(world: ClusterProcesses) -> None:
     world.create("t", 3, min_insync_replicas="2")
     admin = world.admin()
     admin.create_partitions([NewPartitions("t", 5)])["t"].result(WAIT_S)
-    assert {world.leader("t", index) for index in range(5)} == {1, 2, 3}
+    assert {world.until_led("t", by={1, 2, 3}, partition=index) for index in range(5)} == {1, 2, 3}
     resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[])
     resource.add_incremental_config(ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET))
     admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
@@ -118,8 +118,7 @@ def test_two_growths_in_one_moment_lose_no_partition(world: ClusterProcesses) ->
         first.result(WAIT_S)
         assert isinstance(second.exception(WAIT_S), KafkaException)
         world.until_led("t", by={1, 2, 3}, partition=larger - 1)
-        for one in world.brokers:
-            assert len(world.admin({one}).list_topics("t", timeout=10).topics["t"].partitions) == larger
+        world.until_shown("t", larger, by=world.brokers)
 
 
 def test_min_insync_replicas_of_the_brokers_counts_for_topics_that_have_none(zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_a_lost_log_is_not_made_again_empty(world: ClusterProcesses) -> None:
     until(lambda: "no log folder holds it" in broker.log_text(), "the lost log to be missed", world.log_text)
     world.until_led("one", by={-1})
     time.sleep(1)
-    assert world.leader("one") == -1 and not folder.exists()
+    assert world.until_led("one", by={-1, 1, 2, 3}) == -1 and not folder.exists()
     broker.kill()
     broker.data.with_name("elsewhere").rename(folder)
     broker.start()
@@ -207,11 +206,12 @@ def test_a_topic_is_seen_whole_though_one_of_its_brokers_is_dead(world: ClusterP
     admin = world.admin({1, 2})
     admin.create_topics([placed])["placed"].result(WAIT_S)
     for name, count in (("t", 4), ("placed", 2)):
-        assert [world.leader(name, index) in (1, 2) for index in range(count)] == [True] * count
+        for index in range(count):
+            world.until_led(name, by={1, 2}, partition=index)
     world.brokers[3].start()
     world.until_known({1, 2, 3})
-    own = AdminClient({"bootstrap.servers": world.brokers[3].bootstrap}).list_topics(timeout=10).topics
-    assert {name: len(own[name].partitions) for name in ("t", "placed")} == {"t": 4, "placed": 2}
+    for name, count in (("t", 4), ("placed", 2)):
+        world.until_shown(name, count, by={3})
 
 
 def test_javas_clients_write_and_read(world: ClusterProcesses) -> None:

@@ -100,6 +100,7 @@ def place(world: ClusterProcesses, name: str, *replicas: int) -> None:
     admin = world.admin()
     admin.create_topics([made])[name].result(WAIT_S)
     world.until_led(name, by={replicas[0]}, isr=set(replicas))
+    until(lambda: Asked(world, replicas[0]).end(name)[0] == NONE, f"{name} to be served", world.log_text)
 
 
 def others_of(number: int) -> set[int]:
@@ -168,7 +169,7 @@ def test_an_outage_of_zookeeper_alone_stops_no_producer_with_acks_of_all(world: 
         for topic in ("all", "one", "alone"):
             world.until_led(topic, by={1, 2, 3})
         writer.wait_for(200, world)
-        becomes(world, lambda: Asked(world, world.leader("one")).put("one"), NONE, "a lease again")
+        becomes(world, lambda: Asked(world, world.until_led("one", by={1, 2, 3})).put("one"), NONE, "a lease again")
     finally:
         net.heal()
         writer.end()
@@ -232,7 +233,7 @@ def test_brokers_go_on_while_members_of_an_ensemble_die_and_sleep(
         assert sleeper.process is not None
         sleeper.process.send_signal(signal.SIGSTOP)
         try:
-            dead = world.leader("t")
+            dead = world.until_led("t", by={1, 2, 3})
             world.brokers[dead].kill()
             world.until_led("t", by=others_of(dead), isr=others_of(dead))
             writer.wait_for(200, world)
@@ -264,7 +265,7 @@ def test_a_leader_that_reaches_no_zookeeper_one_way_is_no_judge_of_its_lead(
         writer.wait_for(300, world)
         net.heal()
         world.until_led("all", by={1, 2, 3}, isr={1, 2, 3})
-        becomes(world, lambda: Asked(world, world.leader("one")).put("one"), NONE, "a leader with a lease")
+        becomes(world, lambda: Asked(world, world.until_led("one", by={1, 2, 3})).put("one"), NONE, "a leader with a lease")
         writer.wait_for(100, world)
     finally:
         net.heal()

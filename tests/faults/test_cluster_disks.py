@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import errno
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support import faultio
+from support.asking import metadata
 from support.cluster_clients import check_answered, write
-from support.cluster_world import cluster
+from support.cluster_world import ClusterProcesses, cluster
 from support.patience import until
 from support.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.kafka
+
+
+def shows_offline(world: ClusterProcesses, number: int, topic: str, replicas: list[int]) -> bool:
+    """Whether a broker's Metadata has these replicas of a topic's first partition as offline."""
+    (found,) = metadata(world.brokers[number], topic).topics
+    return [one.offline_replicas for one in found.partitions] == [replicas]
 
 
 def test_a_folder_that_fails_takes_only_its_replicas_along(zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -36,6 +44,9 @@ def test_a_folder_that_fails_takes_only_its_replicas_along(zookeeper: ZooKeeper,
         control.write_text(f"write {errno.EIO} {other}/there\n")
         writers["there"].append(write(world, "there"))
         world.until_led("there", by={2}, isr={2})
+        for number in world.brokers:
+            until(partial(shows_offline, world, number, "there", [1]), "the lost replica to be shown", world.log_text)
+            assert shows_offline(world, number, "here", [])
         assert broker.running
         control.write_text("")
         world.until_led("here", by={1, 2}, isr={1, 2})
@@ -48,4 +59,6 @@ def test_a_folder_that_fails_takes_only_its_replicas_along(zookeeper: ZooKeeper,
         for topic in ("here", "there"):
             world.until_led(topic, by={1, 2}, isr={1, 2})
             check_answered(world, topic, *writers[topic])
+        for number in world.brokers:
+            until(partial(shows_offline, world, number, "there", []), "no replica to be lost", world.log_text)
         until(lambda: "failed" not in json.loads(world.node("/penstock/log_dirs/1")), "the note taken back", world.log_text)

@@ -88,7 +88,7 @@ def test_a_broker_may_prefer_leaders_to_records_but_not_of_transactions(zookeepe
         world.brokers[2].kill()
         world.brokers[1].start()
         world.until_led("t", by={1}, isr={1})
-        assert world.state("__transaction_state")["leader"] == -1
+        world.until_stored("__transaction_state", leader=-1)
 
 
 def test_patience_may_have_an_end(zookeeper: ZooKeeper, tmp_path: Path) -> None:

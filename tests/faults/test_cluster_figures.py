@@ -76,7 +76,7 @@ def test_elections_are_counted_by_the_controller(world: ClusterProcesses) -> Non
     (controller,) = (number for number in world.brokers if page(world, number)(f"{CONTROLLER}activecontrollercount"))
     elections = "kafka_controller_controllerstats_leaderelectionrateandtimems_total"
     assert page(world, controller)(elections) == 0
-    leader = world.leader("t")
+    leader = world.until_led("t", by={1, 2, 3})
     if leader == controller:
         world.brokers[leader].stop()
         world.brokers[leader].start()

@@ -52,13 +52,18 @@ def coordinator(world: ClusterProcesses, name: str) -> int:
     return world.until_led(TRANSACTION_STATE, by={1, 2, 3}, partition=java_hash_partition(name, HOMES))
 
 
+def leader(world: ClusterProcesses, index: int) -> int:
+    """Of a partition of `t`."""
+    return world.until_led("t", by={1, 2, 3}, partition=index)
+
+
 def test_transactions_reach_all_their_partitions_whoever_is_killed(world: ClusterProcesses) -> None:
     make(world)
     every = begun(world)
     try:
         for one in every:
             one.wait_for(20)
-        for killed in (coordinator(world, "x0"), world.leader("t", 1), coordinator(world, "x1")):
+        for killed in (coordinator(world, "x0"), leader(world, 1), coordinator(world, "x1")):
             world.brokers[killed].kill()
             for one in every:
                 one.wait_for(10)
@@ -125,8 +130,9 @@ class Peer:
     def elsewhere(self) -> tuple[int, WireConnection]:
         """A partition that another broker than the coordinator leads, and its leader."""
         other = coordinator(self.world, "x")
-        index = next(index for index in range(PARTITIONS) if self.world.leader("t", index) != other)
-        return index, self.wires[self.world.leader("t", index)]
+        leaders = {index: leader(self.world, index) for index in range(PARTITIONS)}
+        index = next(index for index, one in leaders.items() if one != other)
+        return index, self.wires[leaders[index]]
 
     def begin(self) -> Owner:
         """InitProducerId, once a coordinator is there."""
@@ -172,10 +178,10 @@ def peer(world: ClusterProcesses) -> Iterator[Peer]:
 def test_a_late_produce_begins_no_transaction_that_nothing_ends(peer: Peer, version: int) -> None:
     """The coordinator is another broker than the partition's leader: it verifies before version 12, and adds from then on."""
     owner = peer.begin()
-    index, leader = peer.elsewhere()
+    index, elsewhere = peer.elsewhere()
 
     def send(sequence: int) -> int:
-        return produce(leader, "x", version, ("t", index, batch(owner, sequence, b"7")))[0]
+        return produce(elsewhere, "x", version, ("t", index, batch(owner, sequence, b"7")))[0]
 
     if version < 12:
         assert send(0) == E.TRANSACTION_ABORTABLE
@@ -189,10 +195,10 @@ def test_a_late_produce_begins_no_transaction_that_nothing_ends(peer: Peer, vers
 
 def test_a_late_end_ends_no_later_transaction(peer: Peer) -> None:
     first = peer.begin()
-    index, leader = peer.elsewhere()
-    until_taken(lambda: produce(leader, "x", 12, ("t", index, batch(first, 0, b"7")))[0], peer.world)
+    index, elsewhere = peer.elsewhere()
+    until_taken(lambda: produce(elsewhere, "x", 12, ("t", index, batch(first, 0, b"7")))[0], peer.world)
     _, second = end_and_go_on(peer.coordinator, "x", first, False, 5)
-    until_taken(lambda: produce(leader, "x", 12, ("t", index, batch(second, 0, b"7")))[0], peer.world)
+    until_taken(lambda: produce(elsewhere, "x", 12, ("t", index, batch(second, 0, b"7")))[0], peer.world)
     died = coordinator(peer.world, "x")
     peer.world.brokers[died].kill()
     peer.world.until_led(TRANSACTION_STATE, by={1, 2, 3} - {died}, partition=java_hash_partition("x", HOMES))
@@ -205,7 +211,7 @@ def test_a_late_end_ends_no_later_transaction(peer: Peer) -> None:
 
     until(late, "the late end to be refused", peer.world.log_text)
     until_taken(lambda: end(peer.coordinator, "x", second, True, 5), peer.world)
-    if peer.world.leader("t", index) != died:
+    if leader(peer.world, index) != died:
         assert committed(peer.world, "t", index) == [7]
 
 

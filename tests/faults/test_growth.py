@@ -127,6 +127,12 @@ def check_all_there(broker: BrokerProcess) -> None:
     assert produce(broker, "orders", 5) == list(range(RECORDS, RECORDS + 5))
 
 
+def in_sync(admin: AdminClient, topic: str) -> int:
+    """How many replicas of a topic's first partition are in sync, as far as is shown."""
+    shown = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions.get(0)
+    return 0 if shown is None else len(shown.isrs)
+
+
 def state(broker: BrokerProcess, servers: str) -> tuple[dict[str, object], dict[str, object]]:
     """The state of `orders-0` in the single node's store, and the one in the cluster's tree."""
     path = "/brokers/topics/orders/partitions/0/state"
@@ -155,7 +161,7 @@ def test_a_single_node_grows_and_others_join_it(single: Single, servers: str) ->
     assert admin.list_topics(timeout=WAIT_S).cluster_id == cluster_id
     admin.create_topics([NewTopic("wide", 1, 3)])["wide"].result(WAIT_S)
     assert produce(others[0], "wide", 5) == list(range(5))
-    until(lambda: len(admin.list_topics("wide").topics["wide"].partitions[0].isrs) == 3, "all in sync", broker.log_text)
+    until(lambda: in_sync(admin, "wide") == 3, "all in sync", broker.log_text)
     assert "its 2 topics keep one replica each" in broker.log_text().replace("Its", "its")
     broker.restart()
     check = read(others[1], "orders", 0, RECORDS + 5)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker.process import BrokerProcess
@@ -81,7 +82,7 @@ class ClusterProcesses:
         return AdminClient({"bootstrap.servers": ",".join(known), "topic.metadata.refresh.interval.ms": 200})
 
     def create(self, name: str, partitions: int = 1, factor: int = 3, **configs: str) -> None:
-        """Create a topic, and wait until it has its leaders."""
+        """Create a topic."""
         topic = NewTopic(name, partitions, factor, config={key.replace("_", "."): text for key, text in configs.items()})
         admin = self.admin()
         admin.create_topics([topic])[name].result(WAIT_S)
@@ -91,24 +92,33 @@ class ClusterProcesses:
         found = self._partition(name, partition)
         return -1 if found is None else int(found.leader)
 
-    def isr(self, name: str, partition: int = 0) -> set[int]:
-        """Who is in sync, by the same."""
-        found = self._partition(name, partition)
-        return set() if found is None else set(found.isrs)
-
     def _partition(self, name: str, partition: int) -> Any:
         with contextlib.suppress(Exception):
             return self.admin().list_topics(name, timeout=5).topics[name].partitions.get(partition)
         return None
 
     def until_led(self, name: str, *, by: set[int], isr: set[int] | None = None, partition: int = 0) -> int:
-        """Wait until one of these leads, and the ISR is that one; answers the leader."""
+        """Wait until one of these leads, and the ISR is that one, in one and the same picture; answers the leader."""
+        leaders: list[int] = []
 
         def is_so() -> bool:
-            return self.leader(name, partition) in by and (isr is None or self.isr(name, partition) == isr)
+            found = self._partition(name, partition)
+            leaders.append(-1 if found is None else int(found.leader))
+            return leaders[-1] in by and (isr is None or (found is not None and set(found.isrs) == isr))
 
         until(is_so, f"{name}-{partition} led by {by}", self.log_text)
-        return self.leader(name, partition)
+        return leaders[-1]
+
+    def until_shown(self, name: str, count: int, *, by: Collection[int]) -> None:
+        """Wait until each of these brokers shows so many partitions of a topic."""
+
+        def is_so(number: int) -> bool:
+            with contextlib.suppress(KafkaException):
+                return len(self.admin({number}).list_topics(name, timeout=5).topics[name].partitions) == count
+            return False
+
+        for number in by:
+            until(partial(is_so, number), f"broker {number} to show {count} partitions of {name}", self.log_text)
 
     def state(self, name: str, partition: int = 0) -> dict[str, Any]:
         """A partition's state, as ZooKeeper has it."""
