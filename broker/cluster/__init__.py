@@ -1,8 +1,11 @@
 """Replication and the controller, as pure state machines: events in, decisions out; no process, socket, file or clock.
 
-A broker's control plane will feed them, and `tests/sim/cluster_world.py` does so with faults of every kind. The rules R1 to R5,
+`broker/replication/` feeds them, and `tests/sim/cluster_world.py` does so with faults of every kind. The rules R1 to R5,
 which make each election safe however wrong the suspicion was, stand where they are kept: R1 in `controller`, R2 and
-R3 in `leader`, R4 in `follower`, R5 in `elections`. In reading order:
+R3 in `leader`, R4 in `follower`, R5 in `elections`; the laws that follow from them (I1 to I13) in `tests/sim/cluster_laws.py`.
+
+What every record passes runs without Python: there `acks`, `follower`, and of `leader`, `replica` and `lease` what is said of
+fetches and produces, are the specification of `pyx/log/`, and property tests hold both side by side. In reading order:
 
 leaderandisr  the state of one partition, and its node in the metadata store
 elections     who may lead, who is in sync: from one state to the next

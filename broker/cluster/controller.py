@@ -260,10 +260,11 @@ def on_wish(
     *,
     leader: int | None = None,
     min_isr: int | None = None,
+    may_lose: bool | None = None,
     gives_up: bool = False,
 ) -> Out:
-    """Somebody wants another leader for now, or another min.insync.replicas from now on; or, where nobody can lead, gives up
-    what only replicas have that are away or lost their logs.
+    """Somebody wants another leader for now, or another min.insync.replicas or unclean.leader.election.enable from now on; or,
+    where nobody can lead, gives up what only replicas have that are away or lost their logs.
     """
     image = controller.partitions.get(partition)
     if image is None:
@@ -272,6 +273,8 @@ def on_wish(
         image.wanted_leader = leader
     if min_isr is not None:
         image.wanted_min_isr = min_isr
+    if may_lose is not None:
+        image.may_lose = may_lose
     if gives_up and image.state.leader == NO_LEADER:
         image.is_given_up = True
     return _step(controller, [partition], now_ms)

@@ -36,7 +36,7 @@ class Lease:
         return now_ms < self.until_ms
 
 
-def renew(lease: Lease, sent_ms: int, answered_ms: int) -> None:
+def renew(lease: Lease, sent_ms: int) -> None:
     """A write was answered: the session lived when that write was sent."""
     lease.until_ms = max(lease.until_ms, sent_ms + lease.session_ms * 2 // 3)
 

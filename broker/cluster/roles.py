@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
-from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition
+from penstock.broker.cluster.messages import Partition
 from penstock.broker.cluster.replica import Replica
 from penstock.errors import ErrorCode
 
@@ -27,14 +27,12 @@ class Roles:
     replicas: dict[Partition, Replica] = field(default_factory=dict)
 
 
-def refuse(roles: Roles, request: LeaderAndIsrRequest, broker_epoch: int) -> LeaderAndIsrAnswer | None:
-    """The refusal of a request; None: its roles are to be taken, each with `replica.on_role`."""
-    error = ErrorCode.NONE
-    if request.controller_epoch < roles.controller_epoch:
-        error = ErrorCode.STALE_CONTROLLER_EPOCH
-    elif broker_epoch == NO_EPOCH or request.broker_epoch != broker_epoch:
-        error = ErrorCode.STALE_BROKER_EPOCH
-    if error:
-        return LeaderAndIsrAnswer(roles.broker, broker_epoch, error, roles.controller_epoch)
-    roles.controller_epoch = request.controller_epoch
-    return None
+def refuse(roles: Roles, controller_epoch: int, addressed_epoch: int, broker_epoch: int) -> ErrorCode:
+    """Why a controller's request isn't taken, or NONE: then that controller is the newest one that was heard of. The request
+    is addressed to one broker epoch; `broker_epoch` is the one that this broker has."""
+    if controller_epoch < roles.controller_epoch:
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    if broker_epoch == NO_EPOCH or addressed_epoch != broker_epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    roles.controller_epoch = controller_epoch
+    return ErrorCode.NONE

@@ -354,7 +354,7 @@ SCHEMA = Schema(
             "`full`: every record, as Kafka does; `headers`: headers and checksums of batches only, for producers that one "
             "trusts: a batch that can't be read is taken, and stops its partition's consumers; `none`: and no checksums.",
         ),
-        Property("min.insync.replicas", parse_int(1, INT_MAX), 1, "Copies that `acks=all` waits for."),
+        Property("min.insync.replicas", parse_int(1, INT_MAX), 1, "Fewest replicas in sync with which acks=all is taken."),
         Property("unclean.leader.election.enable", parse_bool, False, "Let a stale copy lead (clusters)."),
         # Upkeep.
         Property("log.retention.check.interval.ms", _POSITIVE, 300_000, "How often old segments are sought."),

@@ -195,12 +195,12 @@ class TopicLogs:
         from which compaction may remove records by the settings before just now: `swapped` waits for these."""
         settings, swapping = log_config(self._config, topic.configs), []
         for state in topic.partitions:
-            if state.leader >= 0:
-                with contextlib.suppress(KafkaError):  # On its way to another folder: it is opened with them.
-                    if self._logs.reconfigure(topic.name, state.index, settings):
-                        swapping.append((topic.name, state.index))
-            elif not state.offline and topic not in self._missed:
-                self._missed.append(topic)
+            try:  # Whoever leads: an open log of a cluster may have no leader just now.
+                if self._logs.reconfigure(topic.name, state.index, settings):
+                    swapping.append((topic.name, state.index))
+            except KafkaError:  # It isn't here, or on its way to another folder, where it is opened with them.
+                if state.leader < 0 and not state.offline and not self.all_open and topic not in self._missed:
+                    self._missed.append(topic)
         return swapping
 
     async def swapped(self, swapping: Sequence[Key]) -> None:

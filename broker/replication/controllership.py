@@ -388,7 +388,8 @@ class Term:
         return machine.on_wish(self._controller, partition, self._clock(), leader=leader)
 
     async def _settle(self) -> None:
-        """Until what is in the queue now has been dealt with and written. Raises ConnectionError: this term is over."""
+        """Until what is in the queue now has been dealt with, and its writes are over, too; a second is the most that these are
+        waited for, as others' writes may follow without an end. Raises ConnectionError: this term is over."""
         done = asyncio.Event()
 
         def mark() -> Out:
@@ -581,9 +582,9 @@ class Term:
                 image = self._controller.partitions.get(partition)
                 if image is None:
                     continue
-                image.may_lose = topic.may_lose(partition[1])
-                if image.state.min_isr != topic.min_isr:
-                    out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr)
+                may_lose = topic.may_lose(partition[1])
+                if image.state.min_isr != topic.min_isr or image.may_lose != may_lose:
+                    out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr, may_lose=may_lose)
         return out
 
     async def _read_log_dirs(self) -> None:

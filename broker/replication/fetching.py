@@ -67,7 +67,7 @@ class Fetching:
                 _say(news)
 
     async def _dial(self, leader: int, thread: int) -> None:
-        """Until there is a connection. A leader that is gone is tried now and then, until the controller names another."""
+        """Until there is a connection. A leader that is gone is tried now and then, for as long as this broker runs."""
         wait_s = AGAIN_S
         try:
             while True:

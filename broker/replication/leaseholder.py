@@ -74,7 +74,7 @@ class LeaseHolder:
             except StoreError as error:
                 _log.warning("the lease isn't renewed: %s", error)
             else:
-                renew(self._lease, sent_ms, boottime_ms())
+                renew(self._lease, sent_ms)
                 self._tell()
             await asyncio.sleep(max(sent_ms + self._lease.renew_ms - boottime_ms(), 0) / 1000)
 

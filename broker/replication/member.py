@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.cluster import roles
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.cluster.messages import (
     AlterPartition,
@@ -387,23 +388,14 @@ class Cluster:
             self.is_noted = True
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
-        """Give up replicas."""
-        epoch, heard = self._member.epoch, self._replicas.roles.controller_epoch
-        if epoch == NO_EPOCH or request.broker_epoch != epoch:
-            return StopReplicaAnswer(self._node_id, epoch, ErrorCode.STALE_BROKER_EPOCH, heard)
-        stopped = [(one.partition, one.topic_id, one.delete) for one in request.replicas]
-        errors = await self._replicas.drop(stopped, request.controller_epoch)
-        is_stale = request.controller_epoch < heard
-        error = ErrorCode.STALE_CONTROLLER_EPOCH if is_stale else ErrorCode.NONE
-        return StopReplicaAnswer(self._node_id, epoch, error, max(heard, request.controller_epoch), errors)
+        """Stop replicas."""
+        return await self._replicas.drop(request, lambda: self._member.epoch)
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
         """Take what is known of brokers and partitions; an error code."""
-        if self._member.epoch == NO_EPOCH or update.broker_epoch != self._member.epoch:
-            return int(ErrorCode.STALE_BROKER_EPOCH)
-        if update.controller_epoch < self._replicas.roles.controller_epoch:
-            return int(ErrorCode.STALE_CONTROLLER_EPOCH)
-        self._replicas.roles.controller_epoch = update.controller_epoch
+        error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+        if error:
+            return error
         async with self._topics.taking:  # One after the other: one that waits for the store isn't shown over a newer one.
             try:
                 prepared = await self._topics.prepare(update)

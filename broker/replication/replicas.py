@@ -39,6 +39,8 @@ from penstock.broker.cluster.messages import (
     Partition,
     PartitionRole,
     RoleAnswer,
+    StopReplica,
+    StopReplicaAnswer,
 )
 from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.configs.brokerconfig import BrokerConfig
@@ -199,9 +201,9 @@ class Replicas:
         """Take the roles that the controller tells. present: the broker epoch, which may change while others are taken."""
         async with self._changing:
             broker_epoch = present()
-            refusal = roles.refuse(self.roles, request, broker_epoch)
-            if refusal is not None:
-                return refusal
+            refusal = roles.refuse(self.roles, request.controller_epoch, request.broker_epoch, broker_epoch)
+            if refusal:
+                return LeaderAndIsrAnswer(self._node_id, broker_epoch, refusal, self.roles.controller_epoch)
             late = {role.partition for role in request.roles if role.topic_id in self._deleted}
             if late:  # It was overtaken by the deletion.
                 request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
@@ -239,18 +241,17 @@ class Replicas:
                     self._coordinators.elected(*replica.partition, replica.leader.state.leader_epoch)
             return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
 
-    async def drop(self, partitions: Sequence[tuple[Partition, bytes, bool]], controller_epoch: int) -> dict[Partition, int]:
-        """Stop replicas, and delete those that say so: they are the controller's no more. Answers of each the error code."""
+    async def drop(self, request: StopReplica, present: Callable[[], int]) -> StopReplicaAnswer:
+        """Stop replicas, and delete those that say so: they are the controller's no more. present: as of `take`."""
         async with self._changing:
-            if controller_epoch < self.roles.controller_epoch:
-                return {partition: int(ErrorCode.STALE_CONTROLLER_EPOCH) for partition, _, _ in partitions}
-            self.roles.controller_epoch = controller_epoch
-            answers: dict[Partition, int] = {}
-            for partition, topic_id, deletes in partitions:
-                if deletes:
-                    self._note_deleted(topic_id)
-                answers[partition] = await self._drop_one(partition, topic_id, deletes=deletes)
-            return answers
+            broker_epoch, answers = present(), dict[Partition, int]()
+            error = roles.refuse(self.roles, request.controller_epoch, request.broker_epoch, broker_epoch)
+            if not error:
+                for one in request.replicas:
+                    if one.delete:
+                        self._note_deleted(one.topic_id)
+                    answers[one.partition] = await self._drop_one(one.partition, one.topic_id, deletes=one.delete)
+            return StopReplicaAnswer(self._node_id, broker_epoch, error, self.roles.controller_epoch, answers)
 
     def _note_deleted(self, topic_id: bytes) -> None:
         self._deleted[topic_id] = None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from penstock.broker.process import PROGRAM
 from support.cluster_clients import Writer, check
@@ -91,9 +91,7 @@ def test_topics_grow_get_configs_and_go(world: ClusterProcesses) -> None:
     admin = world.admin()
     admin.create_partitions([NewPartitions("t", 5)])["t"].result(WAIT_S)
     assert {world.until_led("t", by={1, 2, 3}, partition=index) for index in range(5)} == {1, 2, 3}
-    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[])
-    resource.add_incremental_config(ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET))
-    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+    world.alter("t", world.brokers, "retention.ms", "1000")
 
     def is_known_everywhere() -> bool:
         asked = ConfigResource(ConfigResource.Type.TOPIC, "t")

@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from penstock.broker.process import PROGRAM
 from support.cluster_clients import check, check_answered, write
-from support.cluster_world import ClusterProcesses, cluster
+from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.kafka_jars import java
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected
@@ -74,6 +75,22 @@ def test_a_topic_may_prefer_a_leader_to_its_records(zookeeper: ZooKeeper, tmp_pa
         leave_without_leader(world, "t")
         world.until_led("t", by={1}, isr={1})
         come_back(world, "t")
+
+
+def test_configs_reach_a_partition_that_nobody_leads(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with cluster(zookeeper, tmp_path, 2) as world:
+        world.create("t", 1, 2)
+        leave_without_leader(world, "t")
+        world.until_stored("t", leader=-1, isr=[2])
+        world.until_known({1})
+        for key, value in (("max.message.bytes", "1000"), ("unclean.leader.election.enable", "true")):
+            world.alter("t", {1}, key, value)
+        world.until_led("t", by={1}, isr={1})
+        answered: list[object] = []
+        producer = Producer({"bootstrap.servers": world.brokers[1].bootstrap})
+        producer.produce("t", bytes(5_000), on_delivery=lambda error, _: answered.append(error and error.code()))
+        assert producer.flush(WAIT_S) == 0
+        assert answered == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
 def test_a_broker_may_prefer_leaders_to_records_but_not_of_transactions(zookeeper: ZooKeeper, tmp_path: Path) -> None:

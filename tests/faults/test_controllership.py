@@ -107,9 +107,9 @@ class Broker:
 
     def take(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Its role machines' answer."""
-        refusal = roles.refuse(self.roles, request, self.member.epoch)
-        if refusal is not None:
-            return refusal
+        refusal = roles.refuse(self.roles, request.controller_epoch, request.broker_epoch, self.member.epoch)
+        if refusal:
+            return LeaderAndIsrAnswer(self.number, self.member.epoch, refusal, self.roles.controller_epoch)
         answers = {}
         for role in request.roles:
             log = self.logs.setdefault(role.partition, ReplicaLog())

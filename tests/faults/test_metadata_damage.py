@@ -262,7 +262,7 @@ def test_a_store_of_a_newer_format_is_refused_whatever_is_asked(
         database.commit()
     before = {file.name: file.read_bytes() for file in data.iterdir() if file.name.startswith(FILE)}
     for way in ((), ("--restore-metadata",), ("--adopt-topics",)):
-        done = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0", *way)
+        done = refused("--data", str(data), "--set", "penstock.ballast.bytes=0", *way)
         said = complaint(done.stderr)
         assert done.returncode == 1 and f"`{data / FILE}`" in said and "a newer Penstock" in said
         assert f"in format {newer_format}" in said and f"up to {FORMAT}" in said and "--restore-metadata" in said
@@ -339,7 +339,7 @@ def test_a_value_that_cannot_be_is_one_sentence(stopped: Left, tmp_path: Path, p
     raw = content if content is None or isinstance(content, bytes) else json.dumps(content).encode()
     put_node(data, path, raw)
     before = folders(data), contents(data)
-    said = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0")
+    said = refused("--data", str(data), "--set", "penstock.ballast.bytes=0")
     assert said.returncode == 1 and said.stdout == ""
     sentence = complaint(said.stderr)
     assert path in sentence and "start once with `--restore-metadata`" in sentence

@@ -590,7 +590,7 @@ class ClusterWorld(Clockwork):
 
         def answered() -> None:
             if broker.session is session and session.alive:
-                lease.renew(broker.lease, sent_ms, self._clock(broker))
+                lease.renew(broker.lease, sent_ms)
 
         self.later(self.random.randint(0, 3), at_store)
 
@@ -761,10 +761,10 @@ class ClusterWorld(Clockwork):
     # Replicas
 
     def _take_roles(self, broker: Broker, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
-        refused = roles.refuse(broker.roles, request, broker.member.epoch)
-        if refused is not None:
-            self.count(f"roles refused {refused.error}")
-            return refused
+        refusal = roles.refuse(broker.roles, request.controller_epoch, request.broker_epoch, broker.member.epoch)
+        if refusal:
+            self.count(f"roles refused {refusal}")
+            return LeaderAndIsrAnswer(broker.id, broker.member.epoch, refusal, broker.roles.controller_epoch)
         if registration.on_roles(broker.member, request):
             broker.is_clean = True
         answers: dict[Partition, RoleAnswer] = {}

@@ -71,9 +71,15 @@ def names(broker: Serving) -> set[str | None]:
     return {topic.name for topic in metadata(broker).topics}
 
 
+def listening(*arguments: str) -> list[str]:
+    """The arguments of a broker, with any free port unless they name one: the default one may be somebody else's."""
+    has_one = any(one == "--listen" or one.startswith("listeners=") for one in arguments)
+    return [*arguments] if has_one else ["--listen", "127.0.0.1:0", *arguments]
+
+
 def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a broker that is expected to refuse its start; returns when it has ended."""
-    command = [sys.executable, "-m", "penstock", "broker", *arguments]
+    """Run a broker that is expected to refuse its start, on any free port unless it has one; returns when it has ended."""
+    command = [sys.executable, "-m", "penstock", "broker", *listening(*arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -23,6 +23,8 @@ class Writer:
                 "linger.ms": 2,
                 "topic.metadata.refresh.fast.interval.ms": 100,
                 "message.timeout.ms": 120_000,
+                "socket.timeout.ms": 10_000,  # else a broker that stands still is waited for a minute
+                "request.timeout.ms": 10_000,
                 **{key.replace("_", "."): value for key, value in properties.items()},
             }
         )

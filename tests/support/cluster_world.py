@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from penstock.broker.process import BrokerProcess
 from support.cuttingproxy import Net
@@ -86,6 +86,13 @@ class ClusterProcesses:
         topic = NewTopic(name, partitions, factor, config={key.replace("_", "."): text for key, text in configs.items()})
         admin = self.admin()
         admin.create_topics([topic])[name].result(WAIT_S)
+
+    def alter(self, name: str, by: Collection[int], key: str, value: str) -> None:
+        """Set a config of a topic at one of these brokers."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[])
+        resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET))
+        admin = self.admin(by)
+        admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
     def leader(self, name: str, partition: int = 0) -> int:
         """Who leads, by the metadata that clients get; -1: nobody."""

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.process import BrokerProcess
+from support.asking import listening
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "broker", "--check", *arguments]
+    command = [sys.executable, "-m", "penstock", "broker", "--check", *listening(*arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

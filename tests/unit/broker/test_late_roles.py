@@ -8,7 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
-from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, PartitionRole
+from penstock.broker.cluster.messages import (
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    PartitionRole,
+    StoppedReplica,
+    StopReplica,
+)
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.logs.logdirs import LogDirs
@@ -47,7 +53,8 @@ def test_a_log_is_not_made_again_by_a_role_that_its_deletion_overtook(tmp_path: 
     async def play(held: Replicas) -> list[LeaderAndIsrAnswer]:
         first = await held.take(role(deleted), lambda: BROKER_EPOCH)
         assert (tmp_path / "t-0").is_dir()
-        assert await held.drop([(PARTITION, deleted, True)], 1) == {PARTITION: 0}
+        stop = StopReplica(1, 1, 1, BROKER_EPOCH, (StoppedReplica(PARTITION, deleted, delete=True),))
+        assert (await held.drop(stop, lambda: BROKER_EPOCH)).errors == {PARTITION: 0}
         late = await held.take(role(deleted), lambda: BROKER_EPOCH)
         assert not (tmp_path / "t-0").exists()
         return [first, late, await held.take(role(later), lambda: BROKER_EPOCH)]
