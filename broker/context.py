@@ -83,6 +83,7 @@ class ReplicationFigures(NamedTuple):
     fetched_bytes: int = 0
     fetch_errors: int = 0
     refused_truncations: int = 0
+    begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
 
 
 class ClusterMember(OtherBrokers, Protocol):

@@ -18,6 +18,10 @@ current one. Otherwise the replica stops and keeps its bytes: *the last good cop
 The leader's bytes may be read from its file long after it decided which to send. If its log was cut and written again in
 between, other records come. So the follower takes no batch of an epoch above the one that it asked with, or below its log's
 last; and a log that is cut goes on in a new segment, so that no range that was handed out is ever written again.
+
+A log that may keep what was deleted is emptied and begins at the leader's log start (`leader.py` says when). What it copies
+from below the leader's `removed_below` lacks deletions. The follower takes that offset over, on its disk, before it appends
+(*a kill between the two; then it leads, and a third replica that was away keeps what was deleted*).
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from dataclasses import dataclass
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.log import Log
 from penstock.broker.cluster.messages import Fetch, Fetched
+from penstock.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRemovedBelow:
+    """Decision: the log lacks deletions up to that offset from now on; on the disk before what follows."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetHighWatermark:
     """Decision: the high watermark stands there now."""
 
@@ -58,7 +70,7 @@ class Stop:
     offset: int
 
 
-Decision = Truncate | Append | SetHighWatermark | Stop
+Decision = Truncate | Append | SetRemovedBelow | SetHighWatermark | Stop
 
 
 def ask(broker: int, broker_epoch: int, leader_epoch: int, log: Log) -> Fetch:
@@ -76,11 +88,14 @@ def on_fetched(
     fetch: Fetch, answer: Fetched, epochs: Sequence[int], state: LeaderAndIsr, log: Log, high_watermark: int
 ) -> list[Decision]:
     """What to do with an answer that fits. `epochs` are those of the batches that came with it."""
+    if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return [Truncate(0), SetHighWatermark(0)]
     if answer.diverging is not None:
         return cut(answer.diverging, state, log, high_watermark)
     count = accept(epochs, fetch.leader_epoch, log.last_epoch)
     told = min(answer.high_watermark, log.end + count)
-    return [Append(count), SetHighWatermark(max(high_watermark, told))]
+    rest: list[Decision] = [Append(count), SetHighWatermark(max(high_watermark, told))]
+    return [SetRemovedBelow(answer.removed_below), *rest] if count and answer.removed_below > log.removed_below else rest
 
 
 def accept(epochs: Sequence[int], asked_epoch: int, last_epoch: int) -> int:

@@ -25,6 +25,18 @@ proposal was refused. So:
 An entrant must have reached the high watermark and `epoch_start`, the log end with which the leader's epoch began. Below
 `epoch_start` the entrant's log may still be another history than the leader's. While the ISR is too small the entrant must also
 be caught up, or else it would go in and out for ever, since the high watermark doesn't move.
+
+Compaction removes a tombstone once what it deletes is gone, and a marker once its transaction's records are. A replica that was
+away meanwhile still has those records, and would keep them for ever: *a deleted position is back once that replica leads*. So a
+fetch from below the leader's `removed_below` is only taken from
+
+- an empty log;
+- one whose last fetch, under the same registration, was taken when `removed_below` was the same;
+- a member of the ISR under the registration that the controller named: it has all below the high watermark, and no compaction
+  goes further.
+
+Any other log is emptied and begins again at the leader's log start. A follower takes the leader's `removed_below` over with
+what it copies from below it: it lacks the same deletions from then on. No clock decides, so none can be wrong.
 """
 
 from __future__ import annotations
@@ -51,6 +63,7 @@ class Mark:
     caught_up_ms: int = LONG_AGO  # when the replica last had all that the leader had
     fetched_ms: int = LONG_AGO
     end_at_fetch: int = 0  # the leader's log end at that fetch
+    removed_below: int = 0  # the leader's at that fetch
     not_before_ms: int = LONG_AGO  # a proposal of this replica waits until then
 
 
@@ -123,8 +136,20 @@ def on_fetch(leader: Leader, fetch: Fetch, log: Log, high_watermark: int, now_ms
     diverging = find_divergence(fetch, log)
     if diverging is not None:
         return Fetched(ErrorCode.NONE, high_watermark, fetch.offset, diverging)
-    move_mark(mark, fetch, log.end, now_ms)
-    return Fetched(ErrorCode.NONE, high_watermark, log.end)
+    answer = on_retry(leader, fetch, log, high_watermark)
+    if answer.error == ErrorCode.NONE:
+        move_mark(mark, fetch, log, now_ms)
+    return answer
+
+
+def on_retry(leader: Leader, fetch: Fetch, log: Log, high_watermark: int) -> Fetched:
+    """A fetch that fits the log is answered, be it tried again after a wait: then it moves no mark, but compaction may have
+    removed something since.
+    """
+    removed_below = log.removed_below if fetch.offset < log.removed_below else 0
+    if removed_below and keeps_deleted(leader, leader.marks[fetch.replica], fetch, log):
+        return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, removed_below=removed_below)
+    return Fetched(ErrorCode.NONE, high_watermark, log.end, removed_below=removed_below)
 
 
 def is_current(mark: Mark, fetch: Fetch) -> bool:
@@ -140,18 +165,28 @@ def find_divergence(fetch: Fetch, log: Log) -> tuple[int, int] | None:
     return None if epoch == fetch.last_epoch and fetch.offset <= end else (epoch, end)
 
 
-def move_mark(mark: Mark, fetch: Fetch, log_end: int, now_ms: int) -> None:
+def keeps_deleted(leader: Leader, mark: Mark, fetch: Fetch, log: Log) -> bool:
+    """Whether the follower's log, which ends below `removed_below`, may have what a removed deletion deleted."""
+    if fetch.offset == 0:
+        return False
+    if fetch.replica in leader.state.isr and fetch.broker_epoch == leader.broker_epochs.get(fetch.replica):
+        return False
+    return fetch.broker_epoch != mark.broker_epoch or mark.removed_below != log.removed_below
+
+
+def move_mark(mark: Mark, fetch: Fetch, log: Log, now_ms: int) -> None:
     """The replica has everything below the fetch's offset. Caught up: it has all that there is, or all that there was at its
     last fetch (a follower of a steady stream is never at the very end).
     """
     if fetch.broker_epoch > mark.broker_epoch:
-        mark.fetched_ms, mark.end_at_fetch = LONG_AGO, log_end
-    if fetch.offset >= log_end:
+        mark.fetched_ms, mark.end_at_fetch = LONG_AGO, log.end
+    if fetch.offset >= log.end:
         mark.caught_up_ms = now_ms
     elif fetch.offset >= mark.end_at_fetch and mark.fetched_ms > mark.caught_up_ms:
         mark.caught_up_ms = mark.fetched_ms
     mark.broker_epoch, mark.end = fetch.broker_epoch, fetch.offset
-    mark.fetched_ms, mark.end_at_fetch = now_ms, log_end
+    mark.fetched_ms, mark.end_at_fetch = now_ms, log.end
+    mark.removed_below = log.removed_below
 
 
 def all_in_sync(leader: Leader) -> set[int]:

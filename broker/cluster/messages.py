@@ -25,12 +25,16 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The answer. The batches from `Fetch.offset` to `end` travel with it, as bytes that may be read from the file later."""
+    """The answer. The batches from `Fetch.offset` to `end` travel with it, as bytes that may be read from the file later.
+
+    OFFSET_OUT_OF_RANGE with `removed_below`: the follower may keep what was deleted, and begins again at its leader's start.
+    """
 
     error: int
     high_watermark: int = 0
     end: int = 0
     diverging: tuple[int, int] | None = None  # the leader's largest epoch up to the follower's last, and where it ends
+    removed_below: int = 0  # the leader's, if it is past `Fetch.offset`
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ begin again lower: so the leader epoch alone decides where it differs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from penstock.broker.cluster import follower, leader
@@ -144,7 +144,7 @@ def on_fetch(replica: Replica, fetch: Fetch, log: Log, now_ms: int) -> Fetched:
         return Fetched(ErrorCode.UNKNOWN_LEADER_EPOCH)
     answer = leader.on_fetch(replica.leader, fetch, log, replica.high_watermark, now_ms)
     if move_high_watermark(replica, log):
-        return Fetched(answer.error, replica.high_watermark, answer.end, answer.diverging)
+        return replace(answer, high_watermark=replica.high_watermark)
     return answer
 
 
@@ -180,7 +180,7 @@ def next_fetch(replica: Replica, broker_epoch: int, log: Log) -> Fetch | None:
 def on_fetched(replica: Replica, fetch: Fetch, answer: Fetched, epochs: list[int], log: Log) -> list[Decision]:
     """The leader's answer. The feeder carries out the decisions in their order, then calls `decided`."""
     state = replica.state
-    if state is None or answer.error != ErrorCode.NONE:
+    if state is None or not (answer.error == ErrorCode.NONE or answer.removed_below):
         return []
     if not follower.fits(fetch, replica.role is Role.FOLLOWER, replica.broker_epoch, state.leader_epoch, log):
         return []

@@ -160,6 +160,11 @@ REFUSED_TRUNCATIONS = Family(
     "counter",
     "How often a copy didn't follow a leader that lacks records below its high watermark.",
 )
+COPIES_BEGUN_AGAIN = Family(
+    "penstock_copies_begun_again",
+    "counter",
+    "How often a copy of a compacted partition was emptied and made again: it might have kept what was deleted.",
+)
 BROKERS = Family("kafka_brokers", "gauge", "Brokers of the cluster.")
 BROKER_INFO = Family("kafka_broker_info", "gauge", "Always 1.", ("id", "address"))
 DISK_READ = Family(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.broker.context import ReplicationFigures
 from penstock.broker.metrics.families import (
     ACTIVE_CONTROLLERS,
+    COPIES_BEGUN_AGAIN,
     ELECTIONS,
     FETCH_ERRORS,
     ISOLATED,
@@ -36,6 +37,7 @@ def write(page: Page, figures: ReplicationFigures) -> None:
         (REPLICATION_BYTES_IN, figures.fetched_bytes),
         (FETCH_ERRORS, figures.fetch_errors),
         (REFUSED_TRUNCATIONS, figures.refused_truncations),
+        (COPIES_BEGUN_AGAIN, figures.begun_again),
         (LEASE_LEFT, NO_LEASE_S if left_ms is None else left_ms / 1000),
         (ISOLATED, figures.isolated),
     ):

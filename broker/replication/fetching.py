@@ -39,6 +39,8 @@ class Fetching:
         self._dialling: set[tuple[int, int]] = set()
         self.refused_truncations = 0
         """Cuts below a replica's high watermark, which its leader wanted."""
+        self.begun_again = 0
+        """Replicas that were emptied and copied again, as they might have kept what was deleted."""
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -62,6 +64,8 @@ class Fetching:
                 if (news.leader, news.thread) not in self._dialling:
                     self._dialling.add((news.leader, news.thread))
                     self._running.start(self._dial(news.leader, news.thread))
+            elif news.kind == "begun_again":
+                self.begun_again += 1  # Its log says why.
             else:
                 self.refused_truncations += news.kind == "refused"
                 _say(news)

@@ -348,6 +348,7 @@ class Cluster:
             fetched_bytes=fetched["bytes"],
             fetch_errors=fetched["errors"],
             refused_truncations=self._fetching.refused_truncations,
+            begun_again=self._fetching.begun_again,
         )
 
     def lease_is_over(self) -> bool:

@@ -94,6 +94,7 @@ class _Log:
     partition: Partition
     end: int = 0
     last_epoch: int = NO_EPOCH
+    removed_below: int = 0
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return self.logs.offset_for_epoch(*self.partition, epoch)
@@ -481,7 +482,8 @@ class Replicas:
                     continue
                 mark.broker_epoch, mark.end = seen.broker_epoch, seen.end
                 mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch = seen.caught_up_ms, seen.fetched_ms, seen.end_at_fetch
-        return _Log(self._logs, replica.partition, state.log_end, state.last_epoch)
+                mark.removed_below = seen.removed_below
+        return _Log(self._logs, replica.partition, state.log_end, state.last_epoch, state.removed_below)
 
     def _apply(self, changed: Iterable[Replica]) -> list[Partition]:
         """Set in the data plane what machines have decided; answers what it refused. In a thread."""

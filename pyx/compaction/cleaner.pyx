@@ -39,6 +39,7 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, l
 from penstock.pyx.log.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.log.proof cimport prove_all
 from penstock.pyx.log.recovery cimport snapshot_stem
+from penstock.pyx.log.removals cimport note_removed
 from penstock.pyx.log.segment cimport (
     WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file, segment_hold_indexes, segment_newest_ms,
     segment_open, segment_release, segment_retain, walk_begin, walk_next,
@@ -60,6 +61,7 @@ Compacted = namedtuple(
 )
 
 CLEANED = declare("compact.cleaned", "a group's cleaned segment is written and synced, nothing has its name yet")
+NOTED = declare("compact.noted", "the log's folder says which deletions the pass removes, nothing has its name yet")
 SWAPPING = declare("compact.swapping", "before each step that puts cleaned files in the place of old ones")
 SWAPPED = declare("compact.swapped", "the cleaned files have their names, readers still have the old segments")
 
@@ -538,11 +540,15 @@ cdef class Cleaner:
         with nogil:
             pthread_mutex_lock(&p.upkeep)
             result = _pin(p, c, group)
+            if result == 0:
+                result = note_removed(p, c.removed_below)
             folder_fd = open_file(p.log.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
             if result == 0 and folder_fd < 0:
                 result = -folder_fd
             swap_steps(cleaned.stem, group, cleaned.txnindex.bytes.empty(), steps, &committed)
         try:
+            if result == 0:
+                failpoint(NOTED)
             while result == 0 and done < steps.size():
                 failpoint(SWAPPING)
                 with nogil:

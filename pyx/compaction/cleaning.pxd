@@ -59,6 +59,7 @@ cdef struct Cleaning:
     size_t inflated_max_bytes
     # The pass's own.
     int64_t latest
+    int64_t removed_below              # past the last tombstone or marker that doesn't stay
     CleanStats stats
     int fault                          # a BatchFault
     int64_t fault_offset
@@ -72,6 +73,10 @@ cdef inline int clean_corrupt(Cleaning* c, const BatchHeader* header, int fault)
     c.fault = fault
     c.fault_offset = header.base_offset
     return ENOMEM if fault == BATCH_NO_MEMORY else <int>CLEAN_CORRUPT
+
+# A tombstone, or a marker, that goes: log/removals.pxd says who has to know.
+cdef inline void clean_deletion(Cleaning* c, int64_t offset) noexcept nogil:
+    c.removed_below = max(c.removed_below, offset + 1)
 
 # What a walk says that isn't a batch: garbage where the batch at `expected` should be, or an error.
 cdef inline int clean_walk_fault(Cleaning* c, int64_t expected, int result) noexcept nogil:

@@ -6,7 +6,8 @@ from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
 from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_corrupt, clean_walk_fault,
+    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_corrupt, clean_deletion,
+    clean_walk_fault,
 )
 from penstock.pyx.compaction.offsetmap cimport offsetmap_get
 from penstock.pyx.compaction.pace cimport pace_take
@@ -48,6 +49,7 @@ cdef bint _stays(
             c.stats.records_without_key += 1
             return False
         if tombstone and not keep_tombstones:
+            clean_deletion(c, offset)
             return False
         if _superseded(c, key, n, offset):
             return False
@@ -241,6 +243,8 @@ cdef int _clean_batch(Cleaning* c, Cleaned* out, const uint8_t* bytes, const Bat
         _index_abort(out, &ended)
         return cleaned_write(c, out, bytes, header)
     if gone:
+        if batch_is_control(header):
+            clean_deletion(c, batch_last_offset(header))
         c.stats.records_read += header.record_count
         return _drop(c, out, header)
     result = _filter_records(c, bytes, header, &remains)

@@ -26,6 +26,7 @@ batchorder     whether batches follow one another as they should
 damage         bytes that are no right batch: found, and set aside
 swap           new files in the place of a group of segments
 upkeep         rolling, flushing, retention
+removals       below which offset a log may lack tombstones and markers, as compaction has removed them
 truncation     a log that is open, cut: its leader hasn't what goes
 followerask    what a follower's fetch names, and whether it fits still
 following      a follower's log: what its fetch names, what becomes of the answer

@@ -23,12 +23,17 @@ cdef enum FollowResult:
 cdef bint follower_ask(Partition* p, FollowerAsk* out) noexcept nogil
 # The leader's answer: appends its whole batches (the last one may be cut short, as the answer has a bound) up to the
 # first one whose epoch doesn't follow, then moves high watermark and log start. `records` may be written to.
+# `removed_below` is the leader's if it is past what was asked for, else 0: the log takes it over before the records.
 cdef FollowResult follower_append(
-    Partition* p, const FollowerAsk* ask, uint8_t* records, size_t n, int64_t high_watermark, int64_t log_start
+    Partition* p, const FollowerAsk* ask, uint8_t* records, size_t n, int64_t high_watermark, int64_t log_start,
+    int64_t removed_below
 ) noexcept nogil
 # The logs part: the leader's largest epoch up to the follower's last one is `epoch`, and ends at `end_offset`.
 cdef FollowResult follower_cut(
     Partition* p, const FollowerAsk* ask, int32_t epoch, int64_t end_offset
 ) noexcept nogil
-# The log ends below the leader's log start: all of it goes, and it begins there.
-cdef FollowResult follower_begin(Partition* p, const FollowerAsk* ask, int64_t log_start) noexcept nogil
+# The log ends below the leader's log start, or may keep what was deleted by deletions below `removed_below`, which the
+# leader has no more: all of it goes, and it begins at that start. `again`: so it began before, and was overtaken.
+cdef FollowResult follower_begin(
+    Partition* p, const FollowerAsk* ask, int64_t log_start, int64_t removed_below, bint again
+) noexcept nogil

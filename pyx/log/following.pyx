@@ -9,12 +9,13 @@ from penstock.pyx.log.epochs cimport epochs_end_up_to
 from penstock.pyx.log.files cimport wall_ms
 from penstock.pyx.log.followerask cimport FollowerAsk, ask_fits
 from penstock.pyx.log.index cimport RELATIVE_MAX
-from penstock.pyx.log.logstate cimport NOTE_HOLES, note
+from penstock.pyx.log.logstate cimport NOTE_BEGUN_AGAIN, NOTE_COPY_OVERTAKEN, NOTE_HOLES, note
 from penstock.pyx.log.origin cimport REPLICA
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, is_offline, last_batch_epoch, log_of, move_log_start, raise_high_watermark, tell_doubt,
 )
+from penstock.pyx.log.removals cimport note_removed
 from penstock.pyx.log.role cimport NO_EPOCH, ROLE_FOLLOWER
 from penstock.pyx.log.truncation cimport (
     CUT_ENDED, TAKE_DONE, TAKE_NOTHING, TAKE_REFUSED, TAKE_STALE, Truncation, amend_holes, truncation_close,
@@ -95,6 +96,8 @@ cdef FollowResult _note_holes(PartitionLog* p, const FollowerAsk* ask, const Bro
         return FOLLOW_ROTTEN
     if dense:
         result = amend_holes(p)
+        if result == 0:
+            result = note_removed(p, 0)
     if dense and result == 0:
         pthread_mutex_lock(&p.lock)
         p.log.dense = False
@@ -104,6 +107,30 @@ cdef FollowResult _note_holes(PartitionLog* p, const FollowerAsk* ask, const Bro
             tell_doubt(p)              # who hears of that says the note
         pthread_mutex_unlock(&p.lock)
     pthread_mutex_unlock(&p.upkeep)
+    return FOLLOW_DONE if result == 0 else FOLLOW_DISK
+
+
+cdef FollowResult _take_over_removed(PartitionLog* p, const FollowerAsk* ask, int64_t removed_below) noexcept nogil:
+    """What the leader's log lacks, this one is about to lack, too: on the disk before the records are. So it has holes,
+    which need not come twice."""
+    cdef int result = 0
+    cdef bint fits, dense
+    pthread_mutex_lock(&p.upkeep)
+    pthread_mutex_lock(&p.lock)
+    fits = ask_fits(p, ask)
+    dense = p.log.dense
+    pthread_mutex_unlock(&p.lock)
+    if fits:
+        result = note_removed(p, removed_below)
+    if fits and dense and result == 0:
+        result = amend_holes(p)
+        if result == 0:
+            pthread_mutex_lock(&p.lock)
+            p.log.dense = False
+            pthread_mutex_unlock(&p.lock)
+    pthread_mutex_unlock(&p.upkeep)
+    if not fits:
+        return FOLLOW_STALE
     return FOLLOW_DONE if result == 0 else FOLLOW_DISK
 
 
@@ -191,7 +218,7 @@ cdef FollowResult _advance(
 
 cdef FollowResult follower_append(
     Partition* partition, const FollowerAsk* asked, uint8_t* records, size_t n, int64_t high_watermark,
-    int64_t log_start
+    int64_t log_start, int64_t removed_below
 ) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef FollowerAsk ask = asked[0]
@@ -202,6 +229,10 @@ cdef FollowResult follower_append(
     if n > 0:
         if not _look(&ask, records, n, &brought):
             return FOLLOW_ROTTEN
+        if removed_below > ask.offset:
+            result = _take_over_removed(p, &ask, removed_below)
+            if result != FOLLOW_DONE:
+                return result
         begins_below = _begins_below(p, &brought)
         if begins_below:
             result = _begin_at(p, &ask, brought.first_offset, asked.offset, asked.offset)
@@ -239,8 +270,23 @@ cdef FollowResult follower_cut(
     return _cut(p, &t, ask, truncation_plan(p, &t, offset))
 
 
-cdef FollowResult follower_begin(Partition* partition, const FollowerAsk* ask, int64_t log_start) noexcept nogil:
+cdef void _tell_begun_again(PartitionLog* p, int64_t offset, int64_t removed_below, bint again) noexcept nogil:
+    pthread_mutex_lock(&p.lock)
+    note(&p.log, NOTE_COPY_OVERTAKEN if again else NOTE_BEGUN_AGAIN, offset, removed_below)
+    atomic_store32(&p.doubted, 1)
+    tell_doubt(p)                      # who hears of that says the note
+    pthread_mutex_unlock(&p.lock)
+
+
+cdef FollowResult follower_begin(
+    Partition* partition, const FollowerAsk* ask, int64_t log_start, int64_t removed_below, bint again
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef FollowResult result
     # Never because of an offset above the leader's end: what this log has is cut where it leaves the leader's.
-    if log_start <= ask.offset:
+    if ask.offset >= log_start and ask.offset >= removed_below:
         return FOLLOW_STALE
-    return _begin_at(log_of(partition), ask, log_start, log_start, log_start)
+    result = _begin_at(p, ask, log_start, log_start, log_start)
+    if result == FOLLOW_DONE and ask.offset < removed_below:
+        _tell_begun_again(p, ask.offset, removed_below, again)
+    return result

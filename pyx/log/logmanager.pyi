@@ -157,15 +157,26 @@ class LogManager(ReplicaTable):
         """What the next fetch of a follower names; None: it is no follower, or takes nothing just now."""
 
     def follower_append(
-        self, topic: str, partition: int, ask: FollowerAsk, records: bytes, high_watermark: int, log_start: int = 0
+        self,
+        topic: str,
+        partition: int,
+        ask: FollowerAsk,
+        records: bytes,
+        high_watermark: int,
+        log_start: int = 0,
+        removed_below: int = 0,
     ) -> FollowResult:
-        """Take a leader's answer: records, then its high watermark and log start. Slow."""
+        """Take a leader's answer: records, then its high watermark and log start. removed_below: the leader's, if it is past
+        what was asked for. Slow."""
 
     def follower_cut(self, topic: str, partition: int, ask: FollowerAsk, epoch: int, end_offset: int) -> FollowResult:
         """The leader's largest epoch up to the follower's last one is `epoch` and ends at that offset: cut. Slow."""
 
-    def follower_begin(self, topic: str, partition: int, ask: FollowerAsk, log_start: int) -> FollowResult:
-        """The log ends below its leader's log start: all of it goes, and it begins there. Slow."""
+    def follower_begin(
+        self, topic: str, partition: int, ask: FollowerAsk, log_start: int, removed_below: int = 0, again: bool = False
+    ) -> FollowResult:
+        """The log ends below its leader's log start, or keeps what deletions below removed_below deleted: all of it goes, and
+        it begins at that start. again: it began so before and hasn't caught up since. Slow."""
 
     def producers(self, topic: str, partition: int) -> list[Producer]:
         """State of every producer id that the log remembers."""

@@ -495,7 +495,8 @@ cdef class LogManager(ReplicaTable):
         )
 
     def follower_append(
-        self, str topic, int partition, ask, bytes records, int64_t high_watermark, int64_t log_start=0
+        self, str topic, int partition, ask, bytes records, int64_t high_watermark, int64_t log_start=0,
+        int64_t removed_below=0
     ):
         """Take a leader's records; see logmanager.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)
@@ -505,7 +506,9 @@ cdef class LogManager(ReplicaTable):
         cdef size_t n = <size_t>len(changed)
         cdef int result
         with nogil:
-            result = follower_append(led.partition, &asked, at_records, n, high_watermark, log_start)
+            result = follower_append(
+                led.partition, &asked, at_records, n, high_watermark, log_start, removed_below
+            )
         self.say(led)
         return FollowResult(result)
 
@@ -519,13 +522,15 @@ cdef class LogManager(ReplicaTable):
         self.say(led)
         return FollowResult(result)
 
-    def follower_begin(self, str topic, int partition, ask, int64_t log_start):
+    def follower_begin(
+        self, str topic, int partition, ask, int64_t log_start, int64_t removed_below=0, bint again=False
+    ):
         """Begin at the leader's log start; see logmanager.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)
         cdef _Ask asked = _ask_of(ask)
         cdef int result
         with nogil:
-            result = follower_begin(led.partition, &asked, log_start)
+            result = follower_begin(led.partition, &asked, log_start, removed_below, again)
         self.say(led)
         return FollowResult(result)
 

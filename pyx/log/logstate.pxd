@@ -21,6 +21,10 @@ cdef enum NoteKind:
     NOTE_GONE = 6                      # a file of it was removed: the partition is offline
     NOTE_REFUSED_CUT = 8               # broker `position`, which leads, has the log up to `offset` alone: no cut
     NOTE_HOLES = 9                     # what the leader sent has no records from `offset` up to `position`
+    NOTE_REMOVED = 10                  # penstock-removed-checkpoint is damaged: deletions below `offset` may be gone
+    # Its leader's log lacks deletions up to `position`: the copy, which ended at `offset`, was begun again.
+    NOTE_BEGUN_AGAIN = 11
+    NOTE_COPY_OVERTAKEN = 12           # the same, and the copy that ended there had been begun again before
 
 cdef struct Note:
     int kind

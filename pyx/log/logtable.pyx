@@ -28,8 +28,8 @@ from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
-    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_HOLES,
-    NOTE_REBUILT, NOTE_REFUSED_CUT, NOTE_SNAPSHOT, Note,
+    NOTE_BEGUN_AGAIN, NOTE_COPY_OVERTAKEN, NOTE_CORRUPT_BATCH, NOTE_CORRUPT_MESSAGE, NOTE_CORRUPT_READ, NOTE_CUT,
+    NOTE_EPOCHS, NOTE_GONE, NOTE_HOLES, NOTE_REBUILT, NOTE_REFUSED_CUT, NOTE_REMOVED, NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_drop_topic, logset_held, logset_remove,
@@ -41,6 +41,7 @@ from penstock.pyx.log.partitionlog cimport (
     is_offline, keep_above_log_start, log_of, mail_open, mail_take, put_high_watermark,
 )
 from penstock.pyx.log.recovery cimport RecoveryReport
+from penstock.pyx.log.removals cimport read_removed
 from penstock.pyx.log.role cimport ROLE_FENCED
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
@@ -207,6 +208,23 @@ cdef dict _SENTENCES = {
         "records up to its high watermark {high_watermark}, which may have been acknowledged: nothing was cut, and "
         "this replica follows no more. If that broker has lost what this one holds, let this one lead by an unclean "
         "election",
+    ),
+    NOTE_REMOVED: (
+        logging.WARNING,
+        "`{folder}/penstock-removed-checkpoint` is damaged: compaction is taken to have removed deletions up to offset "
+        "{offset}. Replicas that end before it are copied again",
+    ),
+    NOTE_BEGUN_AGAIN: (
+        logging.WARNING,
+        "{folder}: this replica ended at offset {offset} when it came back, and its leader's compaction has removed "
+        "deletions up to offset {position}. The replica may have kept what they deleted, so it was emptied and is "
+        "copied again from its leader",
+    ),
+    NOTE_COPY_OVERTAKEN: (
+        logging.WARNING,
+        "{folder}: this replica was being copied from its leader and had come to offset {offset}, when the leader's "
+        "compaction removed deletions up to offset {position}. The copy takes longer than the topic's "
+        "delete.retention.ms and begins again: raise that until the replica is in sync",
     ),
     NOTE_HOLES: (
         logging.WARNING,
@@ -496,6 +514,8 @@ cdef class LogTable(LogSetOwner):
                 if p.log.known_end == known.log_end:
                     led.folder.checkpoints.keep_end(key, topic_id)
                 raise CorruptLogError(_what_is_corrupt(path, &report.damage))
+            if result == 0:
+                result = read_removed(p)
             if result != 0:
                 raise_os(result, path)
             self._check_start(led, known, &report)

@@ -140,6 +140,8 @@ cdef struct PartitionLog:
     int32_t entrant                    # atomic: it is among the `entrants` of its folder
     int32_t cutting                    # atomic; set under the lock: nothing is appended until a cut's files are right
     Amendment amendment
+    int64_t removed_below              # deletions below it may be missing (removals.pxd); set with `upkeep` held, too
+    bint removed_noted                 # its file says so; `upkeep` covers it
     int64_t hole_from                  # offsets that a leader's answer has left out, while the log is dense
     int64_t hole_to
     int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing

@@ -156,7 +156,7 @@ cdef int16_t _read(
     cdef uint64_t wake = 0
     cdef int result
     cdef int16_t error
-    cdef bint heard = fetch == NULL, diverged = False
+    cdef bint diverged = False
     out.fd = -1
     out.position = 0
     out.length = 0
@@ -173,10 +173,10 @@ cdef int16_t _read(
             error = NOT_LEADER_OR_FOLLOWER
         elif is_offline(p):
             error = KAFKA_STORAGE_ERROR
-        elif not heard:
+        elif fetch != NULL:
             error = replica_fetched(p, fetch, &wake)
             diverged = fetch.diverged
-            heard = True
+            fetch.moves = False        # should a hole lead on: what compaction has removed meanwhile counts, too
         if error == 0 and not diverged and not p.log.log_start <= offset <= p.log.log_end:
             error = OFFSET_OUT_OF_RANGE
         out.high_watermark = p.high_watermark

@@ -40,6 +40,6 @@ cdef bint fence_log(Partition* partition) noexcept nogil
 #   FENCED_LEADER_EPOCH      of an older leader epoch
 #   UNKNOWN_LEADER_EPOCH     of a newer one: this broker doesn't lead any more
 #   STALE_BROKER_EPOCH       of an older registration than one that has fetched already
-#   OFFSET_OUT_OF_RANGE
+#   OFFSET_OUT_OF_RANGE      if its log lies outside of this one, or `begins`
 # No mark moves unless it is 0 and the logs haven't diverged.
 cdef int16_t replica_fetched(PartitionLog* p, ReplicaFetch* fetch, uint64_t* wake) noexcept nogil

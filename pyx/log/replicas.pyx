@@ -66,6 +66,7 @@ cdef void _begin_lead(
         p.marks[i].caught_up_ms = now_ms if p.marks[i].in_isr else LONG_AGO_MS
         p.marks[i].fetched_ms = LONG_AGO_MS
         p.marks[i].end_at_fetch = 0
+        p.marks[i].removed_below = 0
     raise_epoch(p, terms.leader_epoch)
 
 
@@ -94,6 +95,7 @@ cdef void _change_members(
         mark.caught_up_ms = LONG_AGO_MS
         mark.fetched_ms = LONG_AGO_MS
         mark.end_at_fetch = 0
+        mark.removed_below = 0
         before = _mark_of(p.marks, mark.broker)
         known = before[0] if before != NULL else mark[0]
         if before != NULL:
@@ -224,13 +226,24 @@ cdef bint _has_diverged(PartitionLog* p, ReplicaFetch* fetch) noexcept nogil:
     return fetch.diverging_epoch != fetch.last_epoch or fetch.offset > fetch.diverging_end
 
 
-cdef void _move_mark(Mark* mark, const ReplicaFetch* fetch, int64_t log_end) noexcept nogil:
+cdef bint _keeps_deleted(const PartitionLog* p, const Mark* mark, const ReplicaFetch* fetch) noexcept nogil:
+    """Whether the follower's log may have what a deletion deleted that isn't in this one any more. A log that is empty
+    has nothing; one whose last fetch was taken under the same `removed_below` lacks none that was removed since. A
+    member of the ISR has all below the high watermark, which compaction doesn't pass."""
+    if fetch.last_epoch == NO_EPOCH and fetch.offset <= p.log.log_start:
+        return False
+    if mark.in_isr and fetch.broker_epoch == mark.named_epoch:
+        return False
+    return fetch.broker_epoch != mark.broker_epoch or mark.removed_below != p.removed_below
+
+
+cdef void _move_mark(Mark* mark, const ReplicaFetch* fetch, const PartitionLog* p) noexcept nogil:
     """The replica has everything below the fetch's offset. Caught up: it has all that there is, or all that there was
     at its last fetch (a follower of a steady stream is never at the very end)."""
     if fetch.broker_epoch > mark.broker_epoch:
         mark.fetched_ms = LONG_AGO_MS
-        mark.end_at_fetch = log_end
-    if fetch.offset >= log_end:
+        mark.end_at_fetch = p.log.log_end
+    if fetch.offset >= p.log.log_end:
         mark.caught_up_ms = fetch.now_ms
     elif fetch.offset >= mark.end_at_fetch and mark.fetched_ms > mark.caught_up_ms:
         mark.caught_up_ms = mark.fetched_ms
@@ -238,12 +251,15 @@ cdef void _move_mark(Mark* mark, const ReplicaFetch* fetch, int64_t log_end) noe
     mark.end = fetch.offset
     mark.log_start = fetch.log_start
     mark.fetched_ms = fetch.now_ms
-    mark.end_at_fetch = log_end
+    mark.end_at_fetch = p.log.log_end
+    mark.removed_below = p.removed_below
 
 
 cdef int16_t replica_fetched(PartitionLog* p, ReplicaFetch* fetch, uint64_t* wake) noexcept nogil:
     cdef Mark* mark
     fetch.diverged = False
+    fetch.begins = False
+    fetch.removed_below = 0
     if p.role != ROLE_LEADER:
         return NOT_LEADER_OR_FOLLOWER
     if fetch.leader_epoch < p.leader_epoch:
@@ -264,8 +280,13 @@ cdef int16_t replica_fetched(PartitionLog* p, ReplicaFetch* fetch, uint64_t* wak
         return 0
     if fetch.offset > p.log.log_end:
         return OFFSET_OUT_OF_RANGE
+    if fetch.offset < p.removed_below:
+        fetch.removed_below = p.removed_below
+        fetch.begins = _keeps_deleted(p, mark, fetch)
+        if fetch.begins:
+            return OFFSET_OUT_OF_RANGE
     if fetch.moves:
-        _move_mark(mark, fetch, p.log.log_end)
+        _move_mark(mark, fetch, p)
         wake[0] |= advance_high_watermark(p)
         if not mark.in_max and mark.end >= max(p.high_watermark, p.epoch_start):
             tell_entrant(p)

@@ -31,6 +31,7 @@ class ReplicaState(NamedTuple):
     log_end: int
     last_epoch: int  # of the last batch; -1: the log is empty
     epoch_start: int  # the log end when the lead began
+    removed_below: int  # compaction may have removed tombstones and markers below it
 
 class MarkState(NamedTuple):
     """How far a replica has fetched. Times are of the monotonic clock; of what never was they are far below 0."""
@@ -42,12 +43,15 @@ class MarkState(NamedTuple):
     fetched_ms: int
     end_at_fetch: int  # the leader's log end at its last fetch
     log_start: int  # where its log begins, as its last fetch said
+    removed_below: int  # the leader's at its last fetch
 
 class FetchOutcome(NamedTuple):
     error: int
     high_watermark: int
     log_end: int
     diverging: tuple[int, int] | None  # the largest epoch up to the follower's last, and where it ends
+    begins: bool  # with OFFSET_OUT_OF_RANGE: its log may keep what was deleted, and begins again at the log start
+    removed_below: int  # of the leader's log, if it is past the fetch's offset; else 0
 
 class ReplicaTable(LogTable):
     """What the control plane tells of roles, and hears of replicas."""
@@ -150,3 +154,6 @@ class ReplicaTable(LogTable):
         moves: bool = True,
     ) -> FetchOutcome:
         """What a network thread does when a replica fetches, but for the records. moves: at the first try of a fetch."""
+
+    def note_removed(self, topic: str, partition: int, below: int) -> None:
+        """What a compaction pass does before it removes tombstones or markers below that offset. Raises OSError. Slow."""

@@ -9,12 +9,13 @@ from penstock.pyx.linux.posix cimport (
     atomic_load32, atomic_load64, atomic_store32, eventfd_read, monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.lease cimport lease_is_over
-from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable
+from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, raise_os
 from penstock.pyx.log.partition cimport (
     COMMITTED_NOT_YET, CONTROL_PLANE, Partition, logset_lease, logset_set_lease, partition_committed, partition_index,
     partition_release, partition_topic, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport PartitionLog, last_batch_epoch, log_of, mail_take
+from penstock.pyx.log.removals cimport note_removed
 from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, isolate_log, lead_log, replica_fetched
 from penstock.pyx.log.role cimport (
     NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, Mark, ReplicaFetch,
@@ -43,6 +44,7 @@ class ReplicaState(NamedTuple):
     log_end: int
     last_epoch: int
     epoch_start: int
+    removed_below: int
 
 
 class MarkState(NamedTuple):
@@ -55,6 +57,7 @@ class MarkState(NamedTuple):
     fetched_ms: int
     end_at_fetch: int
     log_start: int
+    removed_below: int
 
 
 class FetchOutcome(NamedTuple):
@@ -64,6 +67,8 @@ class FetchOutcome(NamedTuple):
     high_watermark: int
     log_end: int
     diverging: tuple
+    begins: bool
+    removed_below: int
 
 
 cdef void _hear(int fd) noexcept:
@@ -191,7 +196,7 @@ cdef class ReplicaTable(LogTable):
         cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef int32_t role, leader, leader_epoch, partition_epoch, leads_since, last_epoch
-        cdef int64_t log_start, high_watermark, log_end, epoch_start
+        cdef int64_t log_start, high_watermark, log_end, epoch_start, removed_below
         with nogil:
             pthread_mutex_lock(&p.lock)
             role = p.role
@@ -204,10 +209,11 @@ cdef class ReplicaTable(LogTable):
             log_end = p.log.log_end
             last_epoch = last_batch_epoch(p)
             epoch_start = p.epoch_start
+            removed_below = p.removed_below
             pthread_mutex_unlock(&p.lock)
         return ReplicaState(
             _ROLES[role], leader, leader_epoch, partition_epoch, leads_since, log_start, high_watermark, log_end,
-            last_epoch, epoch_start,
+            last_epoch, epoch_start, removed_below,
         )
 
     def marks(self, str topic, int partition):
@@ -223,7 +229,7 @@ cdef class ReplicaTable(LogTable):
         return [
             MarkState(
                 marks[i].broker, marks[i].broker_epoch, marks[i].end, marks[i].caught_up_ms, marks[i].fetched_ms,
-                marks[i].end_at_fetch, marks[i].log_start,
+                marks[i].end_at_fetch, marks[i].log_start, marks[i].removed_below,
             )
             for i in range(marks.size())
         ]
@@ -305,4 +311,15 @@ cdef class ReplicaTable(LogTable):
             pthread_mutex_unlock(&p.lock)
             wake_reactors(led.partition, wake)
         diverging = (fetch.diverging_epoch, fetch.diverging_end) if fetch.diverged else None
-        return FetchOutcome(error, high_watermark, log_end, diverging)
+        return FetchOutcome(error, high_watermark, log_end, diverging, fetch.begins, fetch.removed_below)
+
+    def note_removed(self, str topic, int partition, int64_t below):
+        """What a compaction pass does before it removes deletions; see replicatable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef int result
+        with nogil:
+            pthread_mutex_lock(&led.p.upkeep)
+            result = note_removed(led.p, below)
+            pthread_mutex_unlock(&led.p.upkeep)
+        if result != 0:
+            raise_os(result, led.p.log.folder)

@@ -28,6 +28,7 @@ cdef struct Mark:
     int64_t caught_up_ms               # when it last had all that there was
     int64_t fetched_ms
     int64_t end_at_fetch               # the leader's log end at that fetch
+    int64_t removed_below              # the leader's at that fetch
 
 # What the fetch of another replica says of one partition.
 cdef struct ReplicaFetch:
@@ -40,6 +41,8 @@ cdef struct ReplicaFetch:
     int64_t now_ms                     # when the fetch came
     bint moves                         # its first try: one that has waited says nothing new
     # The answer:
+    bint begins                        # it may keep what was deleted: its log begins again at this log's start
+    int64_t removed_below              # of this log, if it is past `offset`; else 0
     bint diverged                      # its log isn't a part of this one
     int32_t diverging_epoch
     int64_t diverging_end

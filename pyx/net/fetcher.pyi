@@ -24,6 +24,7 @@ class News(NamedTuple):
                       `wanted`.
         rotten        records of the partition can't be believed (CORRUPT_MESSAGE); they are fetched again after 1 s, then 30 s
         refused       the leader's log lacks what this replica has below its high watermark
+        begun_again   the log is copied from its leader's log start again, as it might keep what was deleted; it has a note
         error         the leader answered so, or the own log can't be written (KAFKA_STORAGE_ERROR). Of a partition once until
                       its error is another one; `topic` empty and `partition` -1: of the whole answer
     """

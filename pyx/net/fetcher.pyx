@@ -36,7 +36,7 @@ cdef enum:
     LOOK_MS_MAX = 10000
 
 JOIN_S = 10
-KINDS = ("disconnected", "wanted", "rotten", "refused", "error")
+KINDS = ("disconnected", "wanted", "rotten", "refused", "error", "begun_again")
 
 
 class News(NamedTuple):

@@ -41,6 +41,7 @@ cdef enum NewsKind:
     NEWS_ROTTEN = 2
     NEWS_REFUSED = 3
     NEWS_ERROR = 4
+    NEWS_BEGUN_AGAIN = 5
 
 cdef struct NewsItem:
     NewsKind kind
@@ -77,6 +78,7 @@ cdef struct Followed:
     int32_t delay_ms
     bint was_changed                  # its last answer had records, or cut the log: it asks for something else now
     bint rotten                       # its last records were
+    bint begun_again                  # for what compaction has removed, and it hasn't caught up since
     int16_t error                     # as its last answer had it
     int64_t leader_high_watermark     # as it was told last
     int64_t lag                       # atomic: records below that which this replica lacks

@@ -463,8 +463,10 @@ cdef FollowResult _do(Followed* one, Deed deed, const ReplyPart* part) noexcept 
     if deed == DEED_CUT:
         return follower_cut(one.partition, &one.ask, part.diverging_epoch, part.diverging_end)
     if deed == DEED_BEGIN:
-        return follower_begin(one.partition, &one.ask, part.log_start)
-    return follower_append(one.partition, &one.ask, part.records, part.n, part.leader_high_watermark, part.log_start)
+        return follower_begin(one.partition, &one.ask, part.log_start, part.removed_below, one.begun_again)
+    return follower_append(
+        one.partition, &one.ask, part.records, part.n, part.leader_high_watermark, part.log_start, part.removed_below
+    )
 
 
 cdef void _on_result(Fetcher* f, Link* link, Followed* one, FollowResult result) noexcept nogil:
@@ -500,6 +502,9 @@ cdef void _work(Fetcher* f, Link* link, Followed* one, Deed deed, const ReplyPar
         _delay_longer(f, link, one)
         return
     one.was_changed = result == FOLLOW_DONE and (deed != DEED_APPEND or part.n > 0)
+    if deed == DEED_BEGIN and result == FOLLOW_DONE and one.ask.offset < part.removed_below:
+        one.begun_again = True
+        _tell(f, NEWS_BEGUN_AGAIN, link, one, 0)      # the log says why
     _on_result(f, link, one, result)
     one.rotten = result == FOLLOW_ROTTEN or (one.rotten and part.n == 0)
 
@@ -534,13 +539,14 @@ cdef void _on_part(Fetcher* f, Link* link, ReplyPart* part) noexcept nogil:
         relaxed_add64(&f.unasked, 1)
         return
     one.answer = link.answers
-    if part.error == OFFSET_OUT_OF_RANGE and one.ask.offset < part.log_start:
+    if part.error == OFFSET_OUT_OF_RANGE and one.ask.offset < max(part.log_start, part.removed_below):
         deed = DEED_BEGIN
     elif part.error:
         _note_error(f, link, one, NEWS_ERROR, part.error)
         _delay_longer(f, link, one)
         return
     one.leader_high_watermark = part.leader_high_watermark
+    one.begun_again = one.begun_again and (deed != DEED_APPEND or one.ask.offset < part.leader_high_watermark)
     link.turn = _place(link, &key) + 1                # what gives records is asked for last, should that matter
     if deed == DEED_APPEND and _drop_torn(link, part) == FOLLOW_ROTTEN:
         _on_result(f, link, one, FOLLOW_ROTTEN)

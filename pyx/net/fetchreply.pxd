@@ -3,7 +3,7 @@
   size int32 | correlation_id int32 | tags | throttle int32 | error int16 | session_id int32 | topics:
     topic_id 16 | partitions:
       index int32 | error int16 | high watermark, last stable offset, log start int64 | aborted transactions
-      | preferred replica int32 | records | tags (0: the diverging epoch)
+      | preferred replica int32 | records | tags (0: the diverging epoch; 10000: removed_below int64)
     | tags
   | tags
 
@@ -59,6 +59,7 @@ cdef struct ReplyPart:
     bint diverged                     # the logs part, at an offset that may be one
     int32_t diverging_epoch
     int64_t diverging_end
+    int64_t removed_below             # of the leader's log, if it is past the fetch's offset; else 0 (log/removals.pxd)
 
 cdef ReplyEvent reply_next(
     Reply* reply, uint8_t* p, size_t n, size_t records_max, size_t* taken, ReplyPart* part

@@ -12,6 +12,7 @@ class Part(NamedTuple):
     log_start: int
     records: bytes
     diverging: tuple[int, int] | None  # the leader's largest epoch up to the one that was asked with, and where it ends
+    removed_below: int  # of the leader's log, if it is past the fetch's offset; else 0
 
 class Answer(NamedTuple):
     """A Fetch answer of version 17."""

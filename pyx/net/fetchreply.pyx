@@ -17,6 +17,7 @@ cdef enum:
     PARTITION_BYTES_MIN = 4 + 2 + 8 + 8 + 8 + 1 + 4 + 1 + 1
     ABORTED_BYTES_MIN = 8 + 8 + 1
     TAG_DIVERGING = 0
+    TAG_REMOVED_BELOW = 10000
 
 
 # --- elements -----------------------------------------------------------------------------------------------
@@ -70,6 +71,16 @@ cdef ReplyEvent _read_diverging(Reader* r, size_t size, ReplyPart* part) noexcep
     return REPLY_BAD if field.bad else REPLY_ON
 
 
+cdef ReplyEvent _read_removed_below(Reader* r, size_t size, ReplyPart* part) noexcept nogil:
+    cdef Reader field
+    cdef const uint8_t* at = read_raw(r, size)
+    if at == NULL:
+        return REPLY_ON
+    reader_start(&field, at, size)
+    part.removed_below = read_i64(&field)
+    return REPLY_BAD if field.bad or reader_left(&field) else REPLY_ON
+
+
 cdef ReplyEvent _read_part_tags(Reader* r, ReplyPart* part) noexcept nogil:
     cdef uint32_t count = read_uvarint(r), tag, size, _i
     if count > TAGS_MAX:
@@ -83,6 +94,9 @@ cdef ReplyEvent _read_part_tags(Reader* r, ReplyPart* part) noexcept nogil:
             return REPLY_BAD
         if tag == TAG_DIVERGING:
             if _read_diverging(r, size, part) == REPLY_BAD:
+                return REPLY_BAD
+        elif tag == TAG_REMOVED_BELOW:
+            if _read_removed_below(r, size, part) == REPLY_BAD:
                 return REPLY_BAD
         else:
             read_raw(r, size)
@@ -202,6 +216,7 @@ class Part(NamedTuple):
     log_start: int
     records: bytes
     diverging: tuple
+    removed_below: int
 
 
 class Answer(NamedTuple):
@@ -241,6 +256,7 @@ def read_answer(bytes answer, *, size_t piece_bytes, size_t records_max):
                     PyBytes_FromStringAndSize(<char*>reply.topic_id, TOPIC_ID_BYTES), part.index, part.error,
                     part.leader_high_watermark, part.log_start, PyBytes_FromStringAndSize(<char*>part.records, part.n),
                     (part.diverging_epoch, part.diverging_end) if part.diverged else None,
+                    part.removed_below,
                 )
             )
         free(window)

@@ -37,6 +37,7 @@ cdef struct FetchRange:
     bint diverged                     # the client's log has parted from this one (KIP-595)
     int32_t diverging_epoch
     int64_t diverging_end
+    int64_t removed_below             # for a follower: deletions below it may be missing from the range; 0: none is
     ReadResult read                   # its offsets are true, its range is held until it is released
     vector[uint8_t]* converted        # instead of the range; NULL: it goes as it is stored
 

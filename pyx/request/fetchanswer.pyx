@@ -93,6 +93,14 @@ cdef void _write_diverging(Writer* w, const FetchRange* r) noexcept nogil:
     write_i8(w, 0)
 
 
+cdef void _write_removed_below(Writer* w, const FetchRange* r) noexcept nogil:
+    """Tag 10000 of a partition, between brokers of ours: int64."""
+    write_uvarint(w, 1)
+    write_uvarint(w, 10000)
+    write_uvarint(w, 8)
+    write_i64(w, r.removed_below)
+
+
 cdef int64_t _write_partition(
     Writer* w, Pieces* pieces, FetchJob* job, const FetchPartition* partition, FetchRange* r
 ) noexcept nogil:
@@ -124,6 +132,8 @@ cdef int64_t _write_partition(
     file_bytes = _write_records(w, pieces, r, flexible)
     if good and r.diverged:
         _write_diverging(w, r)
+    elif has_start and flexible and r.removed_below > 0:
+        _write_removed_below(w, r)
     else:
         write_no_tags(w, flexible)
     return file_bytes

@@ -69,12 +69,15 @@ cdef int16_t _read_for_replica(
     fetch.now_ms = job.begun_ms
     fetch.moves = moves
     fetch.diverged = False
+    fetch.begins = False
+    fetch.removed_below = 0
     fetch.diverging_epoch = -1
     fetch.diverging_end = -1
     error = partition_read_replica(partition.partition, &fetch, allowed, first, not may_block, &r.read)
     r.diverged = fetch.diverged
     r.diverging_epoch = fetch.diverging_epoch
     r.diverging_end = fetch.diverging_end
+    r.removed_below = fetch.removed_below if error == 0 or fetch.begins else <int64_t>0
     return error
 
 
@@ -171,6 +174,7 @@ cdef void _read_partition(
         found = partition.partition
         held = partition_held(found)
         r.diverged = False
+        r.removed_below = 0
         if not held:
             if job.replica == NO_BROKER:
                 _check_epochs(partition, r)           # a replica's are checked where its fetch is heard

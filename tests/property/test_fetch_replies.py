@@ -35,6 +35,7 @@ PARTITIONS = st.builds(
     | st.lists(st.builds(FetchResponse.AbortedTransaction, producer_id=int64, first_offset=int64), max_size=3),
     preferred_read_replica=int32,
     records=st.none() | st.binary(max_size=300),
+    removed_below=int64,
 )
 TOPICS = st.builds(
     FetchResponse.FetchableTopicResponse,
@@ -70,6 +71,7 @@ def wanted(answer: FetchResponse, correlation_id: int = 5) -> Answer:
             one.log_start_offset,
             bytes(one.records or b""),
             (one.diverging_epoch.epoch, one.diverging_epoch.end_offset) if one.diverging_epoch.end_offset >= 0 else None,
+            one.removed_below,
         )
         for topic in answer.responses
         for one in topic.partitions

@@ -7,7 +7,8 @@ watermark come up.
 
 Changes of the data plane that it was seen to find: a high watermark above the log end; a cut below the high watermark; an
 append for which R4 isn't looked at; a cut to the leader's end alone, not to the own end of the epoch; epochs that outlive a
-cut. That the amendment isn't written is found by `faults/test_truncation_kill.py`.
+cut; a `removed_below` that is taken over in memory alone. That the amendment isn't written is found by
+`faults/test_truncation_kill.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sim.cluster_log import Batch, ReplicaLog
 from penstock.broker.cluster import follower, leader
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import Fetch, Fetched
+from penstock.errors import ErrorCode
 from penstock.pyx.log.logmanager import FollowerAsk, FollowResult
 from support.followed import BROKER_EPOCH, KEY, Follower, sent
 
@@ -28,6 +30,7 @@ SEEDS = range(60)
 STEPS = 120
 OWN = 0
 OTHERS = (1, 2, 3)
+SEEN = ("stale", "foreign", "cut", "appended", "lowered", "refused", "starts", "taken over", "begun again")
 
 
 class Pair:
@@ -109,12 +112,15 @@ class Pair:
         diverging = leader.find_divergence(fetch, log)
         if diverging is not None:
             return Fetched(0, committed, fetch.offset, diverging), []
+        removed_below = self.random.choice((0, 0, fetch.offset + self.random.randint(1, 9)))
+        if removed_below and fetch.offset and self.random.random() < 0.3:
+            return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, removed_below=removed_below), []
         batches = log.batches[fetch.offset : fetch.offset + self.random.randint(0, 6)]
         if batches and self.random.random() < 0.1:  # its log was cut and grew again before the bytes were read
             at = self.random.randrange(len(batches))
             epoch = self.random.randint(0, self.state.leader_epoch + 1)
             batches = [*batches[:at], *((epoch, number) for _, number in batches[at:])]
-        return Fetched(0, committed, fetch.offset + len(batches)), batches
+        return Fetched(0, committed, fetch.offset + len(batches), removed_below=removed_below), batches
 
     def late(self) -> None:
         """An answer comes again, or late."""
@@ -124,13 +130,15 @@ class Pair:
     def take(self, asked: FollowerAsk, fetch: Fetch, answer: Fetched, batches: list[Batch]) -> None:
         """Both logs get the answer."""
         logs = self.real.logs
-        if answer.diverging is not None:
+        if answer.error:
+            result = logs.follower_begin(*KEY, asked, 0, answer.removed_below)
+        elif answer.diverging is not None:
             result = logs.follower_cut(*KEY, asked, *answer.diverging)
         else:
             data = sent(fetch.offset, batches)
             if self.random.random() < 0.3 and batches:
                 data += sent(fetch.offset + len(batches), [(fetch.leader_epoch, 0)])[: self.random.randint(1, 60)]
-            result = logs.follower_append(*KEY, asked, data, answer.high_watermark)
+            result = logs.follower_append(*KEY, asked, data, answer.high_watermark, 0, answer.removed_below)
         if not follower.fits(fetch, self.role == "follower", BROKER_EPOCH, self.state.leader_epoch, self.log):
             accepted = follower.accept([epoch for epoch, _ in batches], fetch.leader_epoch, fetch.last_epoch)
             assert result == (FollowResult.ROTTEN if batches and not accepted else FollowResult.STALE)
@@ -146,9 +154,13 @@ class Pair:
         for decision in decisions:
             match decision:
                 case follower.Truncate(offset):
+                    self.seen["begun again"] += bool(answer.error)
                     self.seen["cut"] += offset < self.log.end
                     self.log.cut(offset)
                     self.noted = min(self.noted, offset)  # the amendment says so
+                case follower.SetRemovedBelow(offset):
+                    self.log.removed_below = offset
+                    self.seen["taken over"] += 1
                 case follower.Append(count):
                     self.log.append(batches[:count])
                     self.seen["appended"] += count
@@ -203,6 +215,7 @@ class Pair:
         offsets = logs.offsets(*KEY)
         assert (offsets.log_start, offsets.high_watermark, offsets.log_end) == (0, self.high_watermark, self.log.end)
         assert self.real.content() == self.log.batches
+        assert logs.replica_state(*KEY).removed_below == self.log.removed_below
         last = self.log.last_epoch
         for epoch in range(last + 1):
             found, end = self.log.epoch_end(epoch)
@@ -226,4 +239,4 @@ def test_a_followers_log_is_the_simulators(tmp_path: Path) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         pair.real.logs.delete(*KEY)
         seen += pair.seen
-    assert all(seen[what] >= 20 for what in ("stale", "foreign", "cut", "appended", "lowered", "refused", "starts")), seen
+    assert all(seen[what] >= 20 for what in SEEN), seen

@@ -17,6 +17,8 @@ Each of these changes of the compiled code was seen to be found (once, by hand):
 - a follower of a steady stream is never caught up; an entrant needs only the high watermark
 - an epoch without a batch counts as the last one; a follower keeps such epochs
 - a wait survives its lead; a wait that ends while too few are in sync is only late
+- a fetch from below `removed_below` is taken: of any replica, of a registration that never fetched, after `removed_below` rose,
+  of a fetch that is tried again; a member of the ISR is told to begin again
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Life:
         self.registered = dict.fromkeys(OTHERS, 100)
         self.ask: AlterPartition | None = None
         self.entrants: set[tuple[str, int]] = set()
+        self.last: tuple[leader.Leader, Fetch] | None = None  # the last fetch that was taken, which may be tried again
         self.seen: set[str] = set()
 
     # --- roles
@@ -194,6 +197,9 @@ class Life:
         )  # fmt: skip
         assert answer.error == expected.error
         self.seen.add(f"fetch {answer.error} {expected.diverging is not None}")
+        assert answer.begins == (expected.error == ErrorCode.OFFSET_OUT_OF_RANGE and expected.removed_below > 0)
+        assert answer.removed_below == expected.removed_below
+        self.seen.add(f"removed {answer.removed_below > 0} {answer.begins}")
         if expected.error != ErrorCode.NONE:
             return
         diverging = expected.diverging
@@ -203,9 +209,33 @@ class Life:
             assert answer.log_end == expected.end
             lead = self.machine.leader
             assert lead is not None
+            self.last = (lead, ask)
             start = max(self.machine.high_watermark, leader.entry_offset(lead))
             if asker not in leader.all_in_sync(lead) and offset >= start:
                 self.entrants.add((self.topic, 0))
+
+    def retry(self) -> None:
+        """A fetch that waited is tried again."""
+        if self.last is None or self.last[0] is not self.machine.leader:
+            return
+        lead, ask = self.last
+        if not leader.is_current(lead.marks[ask.replica], ask) or leader.find_divergence(ask, self.log) is not None:
+            return
+        expected = leader.on_retry(lead, ask, self.log, self.machine.high_watermark)
+        answer = LOGS.replica_fetched(
+            self.topic, 0, replica=ask.replica, broker_epoch=ask.broker_epoch, leader_epoch=ask.leader_epoch,
+            offset=ask.offset, last_epoch=ask.last_epoch, now_ms=self.now_ms, moves=False,
+        )  # fmt: skip
+        assert (answer.error, answer.removed_below) == (expected.error, expected.removed_below)
+        self.seen.add(f"retry {answer.begins}")
+
+    def remove(self) -> None:
+        """A pass of compaction takes a tombstone out."""
+        most = self.machine.high_watermark
+        below = self.random.choice((most, self.random.randint(0, most)))
+        LOGS.note_removed(self.topic, 0, below)
+        self.log.removed_below = max(self.log.removed_below, below)
+        self.retry()
 
     def propose(self) -> None:
         lead = self.machine.leader
@@ -232,9 +262,12 @@ class Life:
     def step(self) -> None:
         self.now_ms += self.random.choice((0, 1, 20, 400))
         does = self.random.choices(
-            (self.any_role, self.append, self.follow, self.fetch, self.propose, self.answer_proposal, self.fence),
-            (8, 25, 8, 50, 8, 6, 1),
-        )[0]
+            (
+                self.any_role, self.append, self.follow, self.fetch, self.retry, self.remove, self.propose,
+                self.answer_proposal, self.fence,
+            ),
+            (8, 25, 8, 50, 8, 6, 8, 6, 1),
+        )[0]  # fmt: skip
         does()
         self.check()
 
@@ -242,7 +275,7 @@ class Life:
         machine, now = self.machine, LOGS.replica_state(self.topic, 0)
         role = "fenced" if machine.role is replica.Role.NONE else machine.role.value
         assert (now.role, now.log_end, now.last_epoch) == (role, self.log.end, self.log.last_epoch)
-        assert now.high_watermark == machine.high_watermark
+        assert (now.high_watermark, now.removed_below) == (machine.high_watermark, self.log.removed_below)
         assert LOGS.offsets(self.topic, 0).last_stable == now.high_watermark
         if machine.state is not None:
             assert (now.leader_epoch, now.partition_epoch) == (machine.state.leader_epoch, machine.state.partition_epoch)
@@ -252,10 +285,10 @@ class Life:
             assert now.epoch_start == machine.leader.epoch_start
             marks = machine.leader.marks
         assert {
-            one.broker: (one.broker_epoch, one.end, one.caught_up_ms, one.fetched_ms, one.end_at_fetch)
+            one.broker: (one.broker_epoch, one.end, one.caught_up_ms, one.fetched_ms, one.end_at_fetch, one.removed_below)
             for one in LOGS.marks(self.topic, 0)
         } == {
-            one: (mark.broker_epoch, mark.end, mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch)
+            one: (mark.broker_epoch, mark.end, mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch, mark.removed_below)
             for one, mark in marks.items()
         }
         assert set(LOGS.take_entrants()) == self.entrants
@@ -297,5 +330,6 @@ def test_a_log_does_what_the_machines_of_a_replica_say(root: Path) -> None:
     assert seen >= {
         "role True", "role False", "leader", "follower", "fenced", "high watermark waits", "all is committed",
         "fetch 0 False", "fetch 0 True", "fetch 6 False", "fetch 74 False", "fetch 75 False", "fetch 77 False",
-        "ack None", "ack 0", "ack 6", "ack 7", "ack 20", "proposal", "answered 0", "answered 107",
+        "ack None", "ack 0", "ack 6", "ack 7", "ack 20", "proposal", "answered 0", "answered 107", "removed False False",
+        "removed True False", "removed True True", "retry False", "retry True",
     }  # fmt: skip

@@ -12,10 +12,11 @@
 - I8 no truncation is refused: nobody is asked to cut below its high watermark, but by an unclean election.
 - I9 an acks=all that is answered was held by min.insync.replicas replicas.
 - I11 only the newest controller writes states.
+- No replica keeps what was deleted: a log that lacks a tombstone has nothing of what it deleted.
 - I12 when faults end, each partition has a leader and all replicas in sync, and nobody waits. (Asked by the world at its end.)
 - The lease: it is over before the session is.
 
-Not asked: I10 and I13 (no producers' sequences, transactions or coordinators here), retention and compaction.
+Not asked: I10 and I13 (no producers' sequences, transactions or coordinators here), retention.
 
 "Committed" is what any leader's high watermark ever passed: more than what was answered. A seat is excused from I3 and I4 while
 its broker's loss isn't known yet (`dirty`). After an unclean election I3 to I5 of that partition end, as the design has it.
@@ -120,7 +121,7 @@ class Laws:
         now = (
             truth.state,
             tuple(truth.dirty),
-            [(log.end, len(log.cuts)) for _, log in logs],
+            [(log.end, len(log.cuts), log.removed_below) for _, log in logs],
             list(truth.high_watermarks.items()),
         )
         if now == truth.asked:
@@ -132,6 +133,9 @@ class Laws:
                     raise Violation(f"I2: logs of {one} and {other} differ: {log.batches} {its.batches}")
         if truth.tainted:
             return
+        for one, log in logs:
+            if log.kept_deleted:
+                raise Violation(f"{one} keeps what was deleted at {log.kept_deleted}: {log.gone} {log.removed_below}")
         state = truth.state
         for broker in state.seats:
             if broker in truth.dirty or broker in state.unclean:
@@ -174,6 +178,10 @@ class Laws:
         truth.dirty.add(broker)
         for batch in truth.logs[broker].batches:
             truth.lost.setdefault(batch, set()).add(broker)
+
+    def on_begin(self, partition: Partition, broker: int) -> None:
+        """A replica that may keep what was deleted begins again: its high watermark, too. I3 says that it has no seat."""
+        self.truths[partition].high_watermarks.pop(broker, None)
 
     def on_stop(self, partition: Partition, broker: int) -> None:
         """A process has ended: its high watermark is forgotten."""

@@ -1,10 +1,16 @@
-"""A model of a partition's log on one disk: batches of one record, segments, flushes, and ranges whose bytes are read late."""
+"""A model of a partition's log on one disk: batches of one record, segments, flushes, and ranges whose bytes are read late.
+
+Of each three offsets the third is a tombstone that deletes the two before it. A pass of compaction takes out what is deleted,
+and the next one the tombstone; `gone` has their offsets. Epochs and high watermarks know nothing of that.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
+
+KEYS = 3  # offsets of which the last one is a tombstone of the others
 
 Batch = tuple[int, int]  # leader epoch and the record's number, which is unique in a run
 
@@ -17,6 +23,7 @@ class Range:
     cuts: int  # how often the log had been cut by then
     start: int
     end: int
+    gone: frozenset[int]  # offsets that compaction had taken out of the files by then
 
     def read(self) -> list[Batch]:
         """The bytes, as the segments that were handed out hold them now: a cut makes the range shorter, and a segment is never
@@ -35,7 +42,10 @@ class ReplicaLog:
         self.cuts: list[int] = []
         self.flushed = 0
         self.is_whole = True  # what recovery says: nothing is missing that should be there
+        self.gone: set[int] = set()
+        self.removed_below = 0
         self.copy: list[Batch] = []  # an older copy, to which an operator may put the log back
+        self.copied: tuple[frozenset[int], int] = (frozenset(), 0)  # what the copy has of the two before
 
     @property
     def end(self) -> int:
@@ -60,16 +70,38 @@ class ReplicaLog:
 
     def cut(self, offset: int) -> None:
         """Cut and fsync."""
-        del self.batches[offset:]
-        self.cuts.append(offset)
+        self._end_at(offset)
         self.flushed = self.end
 
     def take(self, start: int, end: int) -> Range:
         """Hand a range out."""
-        return self.range_type(self, len(self.cuts), start, end)
+        gone = frozenset(offset for offset in self.gone if start <= offset < end)
+        return self.range_type(self, len(self.cuts), start, end, gone)
 
     def lose(self, end: int) -> None:
         """A power cut, or damage: all from an offset on is gone."""
+        self._end_at(end)
+        self.flushed = min(self.flushed, self.end)
+
+    def _end_at(self, end: int) -> None:
         del self.batches[end:]
         self.cuts.append(end)
-        self.flushed = min(self.flushed, self.end)
+        self.gone = {offset for offset in self.gone if offset < end}
+
+    def compact(self, end: int) -> None:
+        """A pass up to an offset, below which all is committed and flushed."""
+        for tombstone in range(KEYS - 1, end, KEYS):
+            deleted = set(range(tombstone - KEYS + 1, tombstone))
+            if deleted <= self.gone:
+                self.gone.add(tombstone)
+                self.removed_below = max(self.removed_below, tombstone + 1)
+            self.gone |= deleted
+
+    @property
+    def kept_deleted(self) -> list[int]:
+        """Offsets of deleted records that this log shows, and whose tombstone it lacks: they are there for ever."""
+        return [
+            offset
+            for offset in range(self.end // KEYS * KEYS)
+            if offset not in self.gone and offset % KEYS < KEYS - 1 and offset // KEYS * KEYS + KEYS - 1 in self.gone
+        ]

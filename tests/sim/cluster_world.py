@@ -301,11 +301,21 @@ class ClusterWorld(Clockwork):
                 same += 1
             log.lose(same)
             log.append(log.copy[same:])
+            log.gone, log.removed_below = set(log.copied[0]), log.copied[1]
             log.flushed = log.end
             broker.checkpoints[partition] = 0
             self.laws.on_change(partition)
         self.note("put back", number, [log.end for log in broker.logs.values()])
         self.count("put back")
+
+    def compact(self, number: int, partition: Partition) -> None:
+        """A pass of the cleaner over a replica's log."""
+        broker = self.brokers[number]
+        if broker.is_up and partition in broker.roles.replicas:
+            log = broker.logs[partition]
+            log.compact(min(broker.roles.replicas[partition].high_watermark, log.flushed))
+            self.laws.on_change(partition)
+            self.count("compaction")
 
     def pause(self, number: int, for_ms: int) -> None:
         """SIGSTOP: mail piles up, timers come late. A second one makes it no shorter: mail would overtake mail then."""
@@ -806,7 +816,12 @@ class ClusterWorld(Clockwork):
 
             def read_bytes() -> None:  # by the leader's sendfile: its log may have been cut in the meantime
                 batches = taken.read()
-                self.send("fetched", to.id, broker.id, lambda: self._fetched(broker, partition, turn, fetch, fetched, batches))
+                self.send(
+                    "fetched",
+                    to.id,
+                    broker.id,
+                    lambda: self._fetched(broker, partition, turn, fetch, fetched, batches, taken.gone),
+                )
 
             def in_life() -> None:
                 if to.life == life:
@@ -847,7 +862,8 @@ class ClusterWorld(Clockwork):
                 or self.now_ms >= parked.until_ms
                 or broker.told.get((partition, follower_id)) != one.high_watermark
             ):
-                fetched = Fetched(ErrorCode.NONE, one.high_watermark, log.end)
+                assert one.leader is not None
+                fetched = leader.on_retry(one.leader, parked.fetch, log, one.high_watermark)
             else:
                 continue
             del broker.parked[partition][follower_id]
@@ -855,13 +871,26 @@ class ClusterWorld(Clockwork):
             parked.answer(fetched, log.take(parked.fetch.offset, max(parked.fetch.offset, fetched.end)))
 
     def _fetched(
-        self, broker: Broker, partition: Partition, turn: int, fetch: Fetch, fetched: Fetched, batches: list[Batch]
+        self,
+        broker: Broker,
+        partition: Partition,
+        turn: int,
+        fetch: Fetch,
+        fetched: Fetched,
+        batches: list[Batch],
+        gone: frozenset[int],
     ) -> None:
         one, log = broker.roles.replicas[partition], broker.logs[partition]
         for decision in replica.on_fetched(one, fetch, fetched, [epoch for epoch, _ in batches], log):
             if isinstance(decision, follower.Append):
                 log.append(batches[: decision.count])
+                log.gone |= {offset for offset in gone if offset < log.end}
+            elif isinstance(decision, follower.SetRemovedBelow):
+                log.removed_below = decision.offset
             elif isinstance(decision, follower.Truncate):
+                if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self.laws.on_begin(partition, broker.id)
+                    self.count("begun again")
                 if decision.offset < log.end:
                     self.note("cut", broker.id, partition[1], decision.offset, log.batches[decision.offset :])
                     self.count("truncation")
@@ -870,8 +899,9 @@ class ClusterWorld(Clockwork):
                 self.laws.on_refused_cut(partition, broker.id, decision.offset)
             replica.decided(one, decision)
         self._after(broker, partition)
-        wait = 0 if fetched.error == ErrorCode.NONE else 100
-        if not self.calm or fetched.error == ErrorCode.NONE:
+        is_good = fetched.error == ErrorCode.NONE or fetched.removed_below > 0
+        wait = 0 if is_good else 100
+        if not self.calm or is_good:
             self.post("timer", broker.id, lambda: self._fetch(broker, partition, turn), wait)
 
     def _after(self, broker: Broker, partition: Partition) -> None:
@@ -1022,11 +1052,14 @@ class ClusterWorld(Clockwork):
             broker = self.brokers[leader_id]
         self.random.choice(self._faults)(self, broker, partition)
         for one in self.brokers:
-            for log in one.logs.values():
+            for held, log in one.logs.items():
+                if self.random.random() < 0.3:
+                    self.compact(one.id, held)
                 if self.random.random() < 0.1:
                     log.flushed = log.end
                 if self.random.random() < 0.05:
                     log.copy = list(log.batches)
+                    log.copied = (frozenset(log.gone), log.removed_below)
         self.later(self.random.choice((1, 30, 200, 500, 900, 2_000)), self._disturb)
 
     def _back(self, broker: Broker, most_ms: int = 5_000) -> None:

@@ -90,7 +90,7 @@ def mark_diverging(patch: Patch) -> None:
     real = leader.find_divergence
 
     def on_fetch(lead: leader.Leader, fetch: Any, log: Any, high_watermark: int, now_ms: int) -> Any:
-        leader.move_mark(lead.marks[fetch.replica], fetch, log.end, now_ms)
+        leader.move_mark(lead.marks[fetch.replica], fetch, log, now_ms)
         diverging = real(fetch, log)
         return Fetched(ErrorCode.NONE, high_watermark, fetch.offset if diverging else log.end, diverging)
 
@@ -699,6 +699,92 @@ def ignore_operators(patch: Patch) -> None:
     patch.setattr(controller, "on_wish", lambda *given, **wish: real(*given, **{**wish, "gives_up": False}))
 
 
+def compact(world: CalmWorld, broker: int) -> None:
+    """Compaction takes out what is deleted, and with the next pass the tombstone."""
+    log = world.brokers[broker].logs[P]
+    log.flushed = log.end
+    for _ in range(2):
+        world.compact(broker, P)
+
+
+def tombstone_goes_meanwhile() -> None:
+    """A member is away while a tombstone is written and goes."""
+    world = CalmWorld(min_isr=1)
+    world.produce(0)
+    world.die(2)
+    world.produce(0)
+    world.produce(0)
+    compact(world, 0)
+    world.back(2)
+    assert world.brokers[2].logs[P].gone == {0, 1, 2}
+    world.check_whole()
+
+
+def tombstone_passes_a_slow_member() -> None:
+    """A member never went, but it fetches so slowly that a tombstone is written and goes before it comes there."""
+    world = CalmWorld(min_isr=1)
+    world.produce(0)
+    world.keep_out(2)
+    world.produce(0)
+    world.produce(0)
+    compact(world, 0)
+    world.release("fetch", 0, 2)
+    assert world.brokers[2].logs[P].gone == {0, 1, 2}
+
+
+def copy_leads_a_third() -> None:
+    """Two are away while a tombstone is written and goes. One is back and leads the other, which never followed it before."""
+    world = CalmWorld(min_isr=1)
+    world.produce(0)
+    world.die(2)
+    world.die(1)
+    world.produce(0)
+    world.produce(0)
+    compact(world, 0)
+    world.back(1)
+    world.die(0)
+    world.check_leader(1)
+    world.back(2)
+    assert world.brokers[2].logs[P].gone == {0, 1, 2}
+
+
+def keep_deleted(patch: Patch) -> None:
+    patch.setattr(leader, "keeps_deleted", lambda lead, mark, fetch, log: False)
+
+
+def trust_who_has_fetched(patch: Patch) -> None:
+    real = leader.keeps_deleted
+    patch.setattr(
+        leader,
+        "keeps_deleted",
+        lambda lead, mark, fetch, log: fetch.broker_epoch != mark.broker_epoch and real(lead, mark, fetch, log),
+    )
+
+
+def take_nothing_over(patch: Patch) -> None:
+    real = follower.on_fetched
+
+    def on_fetched(*given: Any) -> Any:
+        return [decision for decision in real(*given) if not isinstance(decision, follower.SetRemovedBelow)]
+
+    patch.setattr(follower, "on_fetched", on_fetched)
+
+
+def empty_members(patch: Patch) -> None:
+    """A copy begins again wherever it stands."""
+    patch.setattr(leader, "keeps_deleted", lambda lead, mark, fetch, log: fetch.offset > 0)
+
+
+def member_ends_below_a_guess() -> None:
+    """What a leader's compaction has removed is only guessed, and lies above the end of a member of the ISR."""
+    world = CalmWorld(min_isr=1)
+    world.produce(0)
+    world.hold("fetched", 0, 2)
+    log = world.brokers[0].logs[P]
+    log.removed_below = log.end + 1
+    world.produce(0)
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One broken rule, the history that shows it, and what the laws say then."""
@@ -738,6 +824,10 @@ MUTANTS = {
     "the shortest log": Mutant(lead_shortest, operator_gives_up, "I3: .* a longer log"),
     "no operator": Mutant(ignore_operators, operator_gives_up_the_only_log, "I12:"),
     "no repetition": Mutant(never_repeat, proposal_is_lost, "I12:"),
+    "deleted records stay": Mutant(keep_deleted, tombstone_goes_meanwhile, "keeps what was deleted"),
+    "a slow member is trusted": Mutant(trust_who_has_fetched, tombstone_passes_a_slow_member, "keeps what was deleted"),
+    "a copy is whole": Mutant(take_nothing_over, copy_leads_a_third, "keeps what was deleted"),
+    "a member is emptied": Mutant(empty_members, member_ends_below_a_guess, "I[34]:"),
 }
 
 

@@ -52,6 +52,7 @@ def test_nothing_committed_is_lost(lot: int) -> None:
             "power cut": 15,
             "log lost": 10,
             "put back": 5,
+            "begun again": 3,
             "expired": 100,
             "found itself expelled": 20,
             "answered 0": 500,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import failpoints
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
@@ -665,3 +666,95 @@ def test_both_policies_together(tmp_path: Path) -> None:
     log.kill(tmp_path.with_name(tmp_path.name + "k"))
     assert [record.offset for record in log.kept()] == [6]
     assert log.offsets()[:2] == (start, 7)
+
+
+def removed_below(log: CompactedLog) -> int:
+    return LOGS.replica_state(log.topic, 0).removed_below
+
+
+def test_the_log_says_below_which_offset_deletions_are_gone(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path / "a")
+    log.put((b"a", b"1"), (b"b", b"1"))
+    log.put((b"a", b"2"))
+    log.put((b"b", None))
+    log.put((b"c", b"1"))
+    log.roll()
+    log.compact()
+    assert removed_below(log) == 0, "values go, and the tombstone stays"
+    log.kill(tmp_path / "b")
+    assert removed_below(log) == 0
+    log.put((b"c", b"2"))
+    log.roll()
+    log.checkpoint = 0
+    log.compact(NOW_MS + RETENTION_MS)
+    assert b"b" not in values(log) and removed_below(log) == 4
+    log.kill(tmp_path / "c")
+    assert removed_below(log) == 4
+    log.restart()
+    assert removed_below(log) == 4
+
+
+def test_a_marker_that_goes_is_a_deletion_too(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), producer=(*PRODUCER, 0), transactional=True)
+    log.mark(marker(False, *PRODUCER, 0, NOW_MS))
+    log.put((b"b", b"1"), producer=(*PRODUCER, 1), transactional=True)
+    log.mark(marker(True, *PRODUCER, 0, NOW_MS))
+    log.roll()
+    for now_ms in (NOW_MS, NOW_MS + 1):
+        log.checkpoint = 0
+        log.compact(now_ms)
+        assert removed_below(log) == 0
+    log.checkpoint = 0
+    log.compact(NOW_MS + 1 + RETENTION_MS)
+    assert removed_below(log) == 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "changed", "cut"])
+def test_all_that_compaction_can_have_reached_counts_if_nothing_says_what_it_removed(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = CompactedLog(tmp_path / "a")
+    log.put((b"a", b"1"), (b"a", b"2"))
+    log.roll()
+    log.put((b"b", b"1"))
+    log.compact()
+    path = log.folder / "penstock-removed-checkpoint"
+    text = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"empty": b"", "changed": text.replace(b"below 0", b"below 9"), "cut": text[:-1]}[damage])
+    log.kill(tmp_path / "b")
+    assert removed_below(log) == 3
+    log.put((b"b", b"2"))
+    log.kill(tmp_path / "c")
+    assert removed_below(log) == 3, "what was guessed once stays"
+    assert ("penstock-removed-checkpoint` is damaged" in caplog.text) == (damage != "missing")
+
+
+def test_a_log_that_was_never_compacted_lacks_no_deletion(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path / "a")
+    log.put((b"a", None))
+    LOGS.write_checkpoints()
+    log.kill(tmp_path / "b")
+    assert removed_below(log) == 0
+    assert not (log.folder / "penstock-removed-checkpoint").exists()
+
+
+@pytest.mark.parametrize("step", ["compact.noted", "compact.swapping", "compact.swapped"])
+def test_what_a_pass_removes_is_on_the_disk_before_anything_goes(tmp_path: Path, step: str) -> None:
+    """Before each of its steps that a kill can follow."""
+    log = CompactedLog(tmp_path / "a")
+    log.put((b"a", None), (b"b", b"1"))
+    log.put((b"c", b"1"))
+    log.roll()
+    log.compact()
+    log.checkpoint = 0
+    failpoints.arm(f"{step}=error")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            log.compact(NOW_MS + RETENTION_MS)
+    finally:
+        failpoints.disarm()
+    log.kill(tmp_path / "b")
+    assert removed_below(log) == 1

@@ -379,3 +379,53 @@ def test_offsets_are_in_order_while_a_log_is_cut(log: Follower) -> None:
         stop.set()
         thread.join()
     assert not wrong
+
+
+def removed_below(log: Follower) -> int:
+    return log.logs.replica_state(*KEY).removed_below
+
+
+def test_a_log_that_may_keep_what_was_deleted_is_emptied(log: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    log.logs.flush(*KEY)
+    log.logs.write_checkpoints()
+    assert log.logs.follower_begin(*KEY, ask(log), 0, 10) == FollowResult.STALE  # it ends there
+    assert log.logs.follower_begin(*KEY, ask(log), 0, 11) == FollowResult.DONE
+    assert log.content() == [] and offsets(log) == (0, 0, 0)
+    assert (ask(log).offset, ask(log).last_epoch) == (0, -1)
+    assert "ended at offset 10 when it came back" in caplog.text and "up to offset 11" in caplog.text
+    log.kill(power_cut=True)
+    assert log.content() == [] and offsets(log) == (0, 0, 0)
+    log.follow(1, 1)
+    records = sent(5, [(1, 6)]) + sent(12, [(1, 13)])  # as compaction has left them
+    assert log.logs.follower_append(*KEY, ask(log), records, 13, 0, 11) == FollowResult.DONE
+    assert offsets(log) == (0, 13, 13) and removed_below(log) == 11
+    log.logs.write_checkpoints()
+    log.kill()
+    assert [raw.base_offset for raw in log.raws()] == [5, 12] and removed_below(log) == 11
+
+
+def test_a_copy_that_is_overtaken_says_so(log: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    assert log.logs.follower_begin(*KEY, ask(log), 0, 11, True) == FollowResult.DONE
+    assert "had come to offset 10" in caplog.text and "delete.retention.ms" in caplog.text
+
+
+def test_what_the_leader_lacks_is_on_the_disk_before_the_records_that_lack_it(log: Follower) -> None:
+    records = sent(10, [(1, 11)])
+    stale = ask(log)._replace(last_epoch=0)
+    assert log.logs.follower_append(*KEY, stale, records, 0, 0, 20) == FollowResult.STALE
+    assert log.logs.follower_append(*KEY, ask(log), b"", 0, 0, 20) == FollowResult.DONE
+    assert removed_below(log) == 0, "nothing was copied"
+    beside = log.folder / "penstock-removed-checkpoint.tmp"
+    beside.mkdir()  # which is no file that could be written
+    assert log.logs.follower_append(*KEY, ask(log), records, 0, 0, 20) == FollowResult.DISK
+    assert offsets(log)[2] == 10 and removed_below(log) == 0
+    beside.rmdir()
+    assert log.logs.follower_append(*KEY, ask(log), records, 0, 0, 20) == FollowResult.DONE
+    assert offsets(log)[2] == 11 and removed_below(log) == 20
+    log.kill()
+    assert removed_below(log) == 20
+    log.follow(2, 2, partition_epoch=1)
+    assert cut(log, 1, 4) == FollowResult.DONE
+    assert removed_below(log) == 20, "it is never too low"
+    log.stop()
+    assert removed_below(log) == 20
