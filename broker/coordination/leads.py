@@ -1,7 +1,8 @@
 """The partitions of a coordinator's internal topic that this broker leads: their names are coordinated here.
 
     elected ─► loading: the log is read ─► waiting until all of it is committed ─► loaded ─► resigned
-                         └─ it can't be read ─► unreadable ───────────────────────────────────┘
+                 ▲       └─ it can't be read ─► unreadable ───────────────────────────────────┘
+                 └── in a cluster, some seconds later, unless it is corrupt ─┘
 
 A lead bears the leader epoch in which it began. What is appended for a machine is refused by the log unless this broker has
 led since that epoch without a pause; so what a coordinator decides on what it has loaded is never appended after another one.
@@ -26,7 +27,7 @@ class LeadState(Enum):
 
     LOADING = "loading"
     LOADED = "loaded"
-    UNREADABLE = "unreadable"  # its disk has failed, or a record is corrupt
+    UNREADABLE = "unreadable"  # its disk has failed, descriptors have run out, or a record is corrupt
 
 
 @dataclass(slots=True)
@@ -44,6 +45,10 @@ class Lead(Generic[M]):
 
     epoch: int
     state: LeadState = LeadState.LOADING
+    is_corrupt: bool = False
+    """It is unreadable for good."""
+    readings: int = 0
+    """How often it couldn't be read before, in this lead."""
     pending: deque[Pending[M]] = field(default_factory=deque)
     """In the order of the log. What a machine's refused append is answered stands behind those of its that are pending."""
     is_settling: bool = False

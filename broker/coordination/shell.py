@@ -56,6 +56,7 @@ COMMIT_PATIENCE_MS = 5_000
 TURN_BYTES = 16 << 10
 # How long the picture of a topic that the store has is waited for before the store is asked again.
 PICTURE_S = 5.0
+READ_AGAIN_S = 5.0  # after which a partition that couldn't be read is read again
 
 _log = log.get(__name__)
 
@@ -441,17 +442,26 @@ class Coordinator(ABC, Generic[M]):
             _log.info("topic=%s partition=%d: %d names are coordinated here no more", self.topic, partition, len(gone))
 
     async def _take_over(self, partition: int, lead: Lead[M]) -> None:
-        """Read a partition and coordinate it, or say why not. A load that a resignation overtakes has no effect."""
-        try:
-            await self._load(partition, lead)
-        except Exception:  # noqa: BLE001 - who asks must not wait for the end of loading for ever
-            _log.exception("topic=%s partition=%d is not coordinated", self.topic, partition)
-            if self._leads.get(partition) is lead:
-                self.resigned(partition)
-                self._leads[partition] = Lead(lead.epoch, LeadState.UNREADABLE)
-            return
-        if self._leads.get(partition) is lead:
-            await self._find_deletions(partition, lead)
+        """Read a partition and coordinate it, or say why not; what can't be read now may be so later. A load that a resignation
+        overtakes has no effect."""
+        while True:
+            try:
+                await self._load(partition, lead)
+            except Exception:  # noqa: BLE001 - who asks must not wait for the end of loading for ever
+                _log.exception("topic=%s partition=%d is not coordinated", self.topic, partition)
+                if self._leads.get(partition) is lead:
+                    self.resigned(partition)
+                    self._leads[partition] = Lead(lead.epoch, LeadState.UNREADABLE)
+                return
+            if self._leads.get(partition) is not lead:
+                return
+            if lead.state is not LeadState.UNREADABLE or lead.is_corrupt:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
+            if self._leads.get(partition) is not lead:
+                return
+            lead = self._leads[partition] = Lead(lead.epoch, readings=lead.readings + 1)
+        await self._find_deletions(partition, lead)
 
     async def _load(self, partition: int, lead: Lead[M]) -> None:
         """Serve a partition once all that was read is committed: else an answer could be gone after the next election."""
@@ -517,8 +527,10 @@ class Coordinator(ABC, Generic[M]):
             if self._leads.get(partition) is not lead:
                 return
             # No machine may act on half of what is stored, so none is loaded from there.
-            _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
+            say = _log.debug if lead.readings else _log.error
+            say("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
             lead.state, self._is_damaged = LeadState.UNREADABLE, True
+            lead.is_corrupt = isinstance(error, KafkaError) and error.code == ErrorCode.CORRUPT_MESSAGE
             self._partition_unread(loading)
 
     async def _set_going(self, loading: Loading[M], leads: Mapping[int, Lead[M]]) -> None:
