@@ -181,10 +181,11 @@ class Life:
         state = self.machine.state
         known = 0 if state is None else state.leader_epoch
         epoch = draw.choice((known,) * 8 + (known - 1, known + 1)) if draw.random() < 0.4 else known
-        if draw.random() < 0.05:
+        if draw.random() < 0.1:
             self.registered[asker] = self.registered.get(asker, 100) + 1
         broker_epoch = self.registered.get(asker, 100) - draw.choice((0,) * 12 + (1,))
-        offset = draw.choice((self.log.end, self.log.end, draw.randint(0, self.log.end + 1), self.machine.high_watermark))
+        places = (self.log.end, draw.randint(0, self.log.end + 1), self.machine.high_watermark)
+        offset = draw.choice((self.log.end, *places, draw.randint(0, self.log.removed_below)))
         fits = self.log.batches[offset - 1][0] if 0 < offset <= self.log.end else NO_EPOCH
         last = fits if draw.random() < 0.85 or offset == 0 else draw.randint(0, max(known, 0) + 1)
         if offset > self.log.end:
