@@ -16,7 +16,7 @@ from penstock.pipeline.clients.connection import Connection, ConnectionLost, Pie
 from penstock.pipeline.clients.metadata import Broker, Cluster, PartitionInfo
 from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
 from penstock.pyx.wire.message import Message, WireError
-from penstock.pyx.wire.messages import FindCoordinatorRequest, MetadataRequest
+from penstock.pyx.wire.messages import FindCoordinatorRequest, MetadataRequest, MetadataResponse
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
@@ -264,11 +264,12 @@ class Client:
             connection.close(f"malformed answer: {error}")
             raise ConnectionLost(f"`{connection.name}` sent a malformed answer: {error}") from error
 
-    async def _send_any(self, request: Message, timeout_ms: float | None) -> Any:
-        """Try open connections first, then the other brokers, then the bootstrap addresses; each of them in turn."""
+    async def _send_any(self, request: Message, timeout_ms: float | None = None, *, another: bool = False) -> Any:
+        """Try open connections first, then the other brokers, then the bootstrap addresses; each of them in turn. With
+        `another` the broker that answered last comes after all others."""
         known = list(self._cluster.brokers)
         random.shuffle(known)
-        enough = self._answerer if self._answers >= ANSWERS_IN_A_ROW else ANY_NODE
+        enough = self._answerer if another or self._answers >= ANSWERS_IN_A_ROW else ANY_NODE
         known.sort(
             key=lambda node_id: (
                 node_id == enough,
@@ -361,13 +362,19 @@ class Client:
         )
 
     async def _ask_metadata(self, topics: list[str] | None) -> None:
-        named = None
-        if topics is not None:
-            named = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         may_create = self.config["allow.auto.create.topics"] and bool(topics)
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=may_create)
-        answer = await self.send(ANY_NODE, request)
+        answer = await self._send_any(_metadata_request(topics, may_create))
         raise_for(answer.error_code, "metadata")
+        self._learn(answer, topics)
+        unknown = [name for name in topics or () if self._cluster.errors.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        if unknown and not may_create and len(self._cluster.brokers) > 1:
+            # A broker that is cut off, or was paused, doesn't know topics that were made since.
+            answer = await self._send_any(_metadata_request(unknown, may_create), another=True)
+            raise_for(answer.error_code, "metadata")
+            self._learn(answer, unknown)
+
+    def _learn(self, answer: MetadataResponse, topics: list[str] | None) -> None:
+        """Take over what a broker said of these topics (None: of all)."""
         self._cluster = self._cluster.merge(answer, topics is None)
         now = asyncio.get_running_loop().time()
         for name in self._cluster.topics if topics is None else topics:
@@ -459,6 +466,11 @@ class Client:
             if code and code not in accept:
                 raise KafkaError(code, f"{type(request).__name__.removesuffix('Request')} of {kind} `{key}`")
         return answer
+
+
+def _metadata_request(topics: list[str] | None, may_create: bool) -> MetadataRequest:
+    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+    return MetadataRequest(topics=named, allow_auto_topic_creation=may_create)
 
 
 def _address(node_id: int, text: str) -> Broker:

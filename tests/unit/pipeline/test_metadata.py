@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.client import Client
-from penstock.pipeline.clients.connection import Connection
 from penstock.pipeline.clients.metadata import OLDER_MAX, Cluster
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import MetadataResponse
@@ -49,26 +51,40 @@ def test_another_topic_of_the_name_begins_anew() -> None:
 
 
 class CutOff(Client):
-    """A client whose only open connection is one to broker 1, which knows nothing of the elections since it was cut off."""
+    """A client whose only open connection is one to broker 1, which its cluster has lost; broker 2 knows more."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: MetadataResponse, newest: MetadataResponse) -> None:
         super().__init__("127.0.0.1:1")
-        self._open: Any = object()
+        self._lost, self._newest = lost, newest
 
-    def ready_connection(self, node_id: int, purpose: str) -> Connection | None:
-        return self._open if node_id == 1 else None
+    def ready_connection(self, node_id: int, purpose: str) -> Any:
+        return self if node_id == 1 else None
 
     async def send(self, node_id: int, request: Message, **options: Any) -> Any:
-        if node_id < 0:
-            return await super().send(node_id, request, **options) if node_id == -1 else answer(5, 1, brokers=(1, 2))
-        return answer(6, 2, brokers=(1, 2)) if node_id == 2 else answer(5, 1, brokers=(1, 2))
+        return self._newest if node_id == 2 else self._lost
 
 
-def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
+def leader_by(lost: MetadataResponse, newest: MetadataResponse, looks: int) -> int:
+    """The leader after so many looks."""
+
     async def look() -> int:
-        client = CutOff()
-        for _ in range(10):
+        client = CutOff(lost, newest)
+        await client.start()
+        for _ in range(looks):
             found = await client.metadata(["t"], refresh=True)
         return found.topic("t").partitions[0].leader
 
-    assert asyncio.run(look()) == 2
+    return asyncio.run(look())
+
+
+def test_a_broker_that_is_cut_off_is_not_the_only_one_that_is_asked() -> None:
+    assert leader_by(answer(5, leader=1, brokers=(1, 2)), answer(6, leader=2, brokers=(1, 2)), looks=10) == 2
+
+
+def test_a_topic_is_unknown_only_if_another_broker_says_so_too() -> None:
+    unknown = answer(0, leader=-1, brokers=(1, 2))
+    unknown.topics = [MetadataResponse.MetadataResponseTopic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert leader_by(unknown, answer(6, leader=2, brokers=(1, 2)), looks=1) == 2
+    with pytest.raises(KafkaError) as missing:
+        leader_by(unknown, unknown, looks=1)
+    assert missing.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
