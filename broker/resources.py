@@ -110,8 +110,8 @@ class BrokerResource:
     """This broker by its id, and all brokers by the empty name."""
 
     def names(self, context: Context) -> Iterable[str]:
-        """This broker, and all brokers if something was altered for them."""
-        return [str(context.node_id), *([""] if context.config.dynamic_default else [])]
+        """The brokers that live, each of which describes itself, and all brokers if something was altered for them."""
+        return [*map(str, context.topics.brokers), *([""] if context.config.dynamic_default else [])]
 
     def describe(self, context: Context, name: str) -> list[Described]:
         """All properties of this broker; of all brokers only those that were altered."""
@@ -196,8 +196,8 @@ class Loggers:
     """This broker's loggers by name; `root` is the one above all of them."""
 
     def names(self, context: Context) -> Iterable[str]:
-        """This broker."""
-        return [str(context.node_id)]
+        """The brokers that live, each of which describes its own."""
+        return list(map(str, context.topics.brokers))
 
     def describe(self, context: Context, name: str) -> list[Described]:
         """The level in force of every logger."""

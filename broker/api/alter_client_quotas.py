@@ -1,7 +1,8 @@
 """AlterClientQuotas: set and remove quotas of users, client ids and addresses (KIP-546, KIP-612). Versions 0-1.
 
-They are stored and described; nothing enforces them yet. Entities that are right are changed in one step; an
-entity that stands in the request twice is refused, as is a NaN (which Kafka takes).
+They are stored and described; nothing enforces them yet. Entities that are right are changed in one step, or
+in a cluster in steps of `entities.AT_ONCE`; an entity that stands in the request twice is refused, as is a NaN (which
+Kafka takes).
 """
 
 from penstock.broker.configs import quotas

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from penstock import log
 from penstock.broker.configs.entities import Entity, entity_at
-from penstock.broker.store.base import BadValueError, NoNodeError, Store, paths, setting
+from penstock.broker.store.base import BadValueError, NoNodeError, Store, StoreError, check_path, paths, setting
 from penstock.broker.store.values import Fields
 
 KEPT_MS = 15 * 60 * 1000
+SHOWN = 200
+"""Characters of what a stranger has written that a sentence shows."""
 
 _log = log.get(__name__)
 
@@ -77,7 +79,8 @@ class ConfigChanges:
         elif entity is not None:
             await self._entity(entity, f"{paths.CONFIGS}/{entity_path}")
         else:
-            _log.warning("somebody has altered the configs of `%s`, which no broker of this version has", entity_path)
+            shown = entity_path[:SHOWN]
+            _log.warning("somebody has altered the configs of `%s`, which no broker of this version has", shown)
 
     async def _remove_old(self, names: Iterable[str], until_ms: int) -> None:
         # Sequence numbers grow with time: the first that is young enough ends the walk.
@@ -93,8 +96,18 @@ class ConfigChanges:
 
 
 def read_change(path: str, data: bytes) -> str:
-    """The path below `/config` that a node is about: of version 2, or of Kafka 0.9's version 1. Raises BadValueError."""
+    """The path below `/config` that a node is about: of version 2, or of Kafka 0.9's version 1. Raises BadValueError, also if
+    no node can have that path."""
     node = Fields.read(path, data)
     if node.number("version", 1, 2) == 2:
-        return node.text("entity_path")
-    return f"{node.text('entity_type')}/{node.text('entity_name')}"
+        entity_path = node.text("entity_path")
+    else:
+        entity_path = f"{node.text('entity_type')}/{node.text('entity_name')}"
+    try:
+        check_path(f"{paths.CONFIGS}/{entity_path}")
+        can_be = not {".", ".."} & set(entity_path.split("/"))
+    except StoreError:
+        can_be = False
+    if not can_be:
+        raise node.wrong(f"no entity has the path {entity_path[:SHOWN]!a}")
+    return entity_path

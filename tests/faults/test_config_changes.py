@@ -63,6 +63,12 @@ def put(world: ClusterProcesses, entity_path: str, **configs: str) -> None:
     tell(world, json.dumps({"version": 2, "entity_path": entity_path}).encode())
 
 
+def registrations(world: ClusterProcesses) -> list[int]:
+    """The broker epochs."""
+    with connected(world.servers) as client:
+        return [client.get(f"/brokers/ids/{number}")[1].czxid for number in world.brokers]
+
+
 def test_credentials_that_kafka_s_own_tool_writes_and_removes(world: ClusterProcesses) -> None:
     user = ("--zookeeper", world.servers, "--alter", "--entity-type", "users", "--entity-name", "a b/c")
     tool(TOOL, *user, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=pencil]")
@@ -130,7 +136,11 @@ def test_an_address_that_a_tool_has_not_encoded_can_be_altered(world: ClusterPro
     [
         (b'{"version":2,"entity_path":"planets/mars"}', "altered the configs of `planets/mars`, which no broker"),
         (b'{"version":2,"entity_path":"users/a/b"}', "altered the configs of `users/a/b`, which no broker"),
-        (b'{"version":2,"entity_path":"topics/"}', "altered the configs of `topics/`, which no broker"),
+        (b'{"version":2,"entity_path":"' + b"x" * 1000 + b'"}', f"altered the configs of `{'x' * 200}`, which no broker"),
+        (b'{"version":2,"entity_path":"topics/"}', "no entity has the path 'topics/'"),
+        (b'{"version":2,"entity_path":"topics/.."}', "no entity has the path 'topics/..'"),
+        (b'{"version":2,"entity_path":"groups//g"}', "no entity has the path 'groups//g'"),
+        (b'{"version":2,"entity_path":"groups/a\\n\\ud800"}', "no entity has the path 'groups/a\\n\\ud800'"),
         (b'{"version":2}', "`entity_path` should be a text"),
         (b'{"version":3,"entity_path":"topics/t"}', "`version` should be a whole number from 1 to 2"),
         (b"\xff", "it should be JSON"),
@@ -139,10 +149,12 @@ def test_an_address_that_a_tool_has_not_encoded_can_be_altered(world: ClusterPro
 )
 def test_a_change_that_no_broker_understands_is_one_sentence(world: ClusterProcesses, content: bytes, says: str) -> None:
     before = {number: broker.log_text().count(says) for number, broker in world.brokers.items()}
+    epochs = registrations(world)
     tell(world, content)
     for number, broker in world.brokers.items():
         once_more = before[number] + 1
         until(lambda broker=broker, count=once_more: broker.log_text().count(says) == count, says, world.log_text)  # type: ignore[misc]
+    assert registrations(world) == epochs, "no session was given up for it"
     # The next change is taken over: version 1, as Kafka 0.9 writes it.
     with connected(world.servers) as client:
         client.set("/config/topics/t", b'{"version":1,"config":{"flush.ms":"3000"}}')

@@ -302,3 +302,12 @@ def test_a_new_topic_is_altered_at_a_broker_that_may_not_have_heard_of_it(cluste
         alter_configs(cluster.brokers[2 + number % 2], TOPIC, topic, flush_ms="1000")
         until_alike(cluster, lambda one, topic=topic: metadata(one, topic).topics[0].error_code, 0)  # type: ignore[misc]
         until_alike(cluster, lambda one, topic=topic: own_configs(one, TOPIC, topic), {"flush.ms": "1000"})  # type: ignore[misc]
+
+
+def test_every_broker_lists_all_brokers(cluster: Cluster) -> None:
+    def listed(broker: Broker) -> list[tuple[int, str]]:
+        with WireConnection(broker.bootstrap) as connection:
+            found = connection.ask(wire.ListConfigResourcesRequest(resource_types=[BROKER, 8]), 1).config_resources
+        return [(one.resource_type, one.resource_name) for one in found if one.resource_name]
+
+    until_alike(cluster, listed, [(kind, str(number)) for kind in (BROKER, 8) for number in cluster.brokers])
