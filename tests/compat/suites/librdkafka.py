@@ -74,7 +74,7 @@ def _test(run: Run, source: Path, number: str) -> list[Outcome]:
     changes = {
         "TESTS": number,
         "RDKAFKA_TEST_CONF": str(configuration),
-        "LD_LIBRARY_PATH": str(source / "src"),
+        "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
         "KAFKA_PATH": str(run.work / "kafka"),
         "BROKERS": run.bootstrap,
         "TEST_KAFKA_VERSION": "4.2.0",
