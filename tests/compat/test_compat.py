@@ -13,10 +13,10 @@ RUNNER = Path(__file__).with_name("run.py")
 pytestmark = pytest.mark.timeout(900)  # a suite in one test: JVM after JVM
 
 
-def compat(cache: Path, suite: str, only: str = "") -> None:
-    """A suite against a broker of its own; every test of its list must pass."""
+def compat(cache: Path, suite: str, only: str = "", brokers: int = 1) -> None:
+    """A suite against brokers of its own; every test of its list must pass."""
     done = subprocess.run(
-        [sys.executable, str(RUNNER), suite, "--only", only, "--runs", str(cache)],
+        [sys.executable, str(RUNNER), suite, "--only", only, "--brokers", str(brokers), "--runs", str(cache)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -42,3 +42,9 @@ def test_java_tools(tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_old_java(tmp_path: Path) -> None:
     compat(tmp_path, "old_java", "^round_trip_(0.10.2.2_gzip|1.1.1_snappy)$")
+
+
+# ZooKeeper comes with Kafka's jars.
+@pytest.mark.kafka
+def test_kcat_with_three_brokers(tmp_path: Path) -> None:
+    compat(tmp_path, "kcat", brokers=3)
