@@ -21,6 +21,8 @@ from urllib.parse import quote, unquote
 ANY_VERSION = -1  # As an expected version: whatever is there.
 MULTI_OPERATIONS, MULTI_BYTES = 400, 512 << 10
 """What a ZooKeeper surely takes in one multi: its servers drop connections that send more than 1 MiB at once."""
+TRIES = 10
+"""How often a call is made again that was overtaken, or lost its connection."""
 
 
 class StoreError(Exception):
@@ -210,8 +212,30 @@ class Store(Protocol):
         return new_version
 
     async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
-        """Remove a node."""
-        await self.multi([Delete(path, version, recursive)])
+        """Remove a node. A tree that is too large for one multi goes in several, the node itself last."""
+        for _ in range(TRIES):
+            try:
+                await self.multi([Delete(path, version, recursive)])
+            except TooLargeError:
+                await self.empty(path)
+            else:
+                return
+        raise StoreError(path, "others make nodes below it as quickly as they are deleted")
+
+    async def empty(self, path: str, guard: Sequence[Operation] = ()) -> None:
+        """Delete what is below a node, in as many multis as it takes; each begins with `guard`. What others change or take
+        meanwhile is left to them."""
+        try:
+            names = await self.tree(path)
+        except NoNodeError:
+            return
+        deepest_first = sorted(names, key=lambda name: (-name.count("/"), name))
+        for piece in pieces(([Delete(f"{path}/{name}")] for name in deepest_first), guard):
+            try:
+                await self.multi(piece)
+            except (NoNodeError, NotEmptyError) as error:
+                if error.path in {one.path for one in guard}:
+                    raise
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes, or the node does."""
@@ -266,22 +290,33 @@ def size_of(operation: Operation) -> int:
     return 64 + len(operation.path.encode()) + len(getattr(operation, "data", b""))
 
 
-def pieces(groups: Iterable[Sequence[Operation]]) -> Iterator[list[Operation]]:
+def check_size(operations: Sequence[Operation], count: int, nbytes: int) -> None:
+    """Raises TooLargeError for a multi of so many operations and bytes, with those for parents and trees."""
+    if count > MULTI_OPERATIONS or nbytes > MULTI_BYTES:
+        raise TooLargeError(
+            operations[0].path,
+            f"{count} operations of {nbytes} bytes are more than ZooKeeper takes in one step "
+            f"({MULTI_OPERATIONS} and {MULTI_BYTES}), and they must not be done in several",
+        )
+
+
+def pieces(groups: Iterable[Sequence[Operation]], guard: Sequence[Operation] = ()) -> Iterator[list[Operation]]:
     """Multis that are small enough for every store, of groups that stay whole and in order, even if all parents are missing. A
-    group that is too large by itself is a multi of its own, for the store to refuse."""
-    piece: list[Operation] = []
+    group that is too large by itself is a multi of its own, for the store to refuse. guard: what each multi begins with."""
+    around = sum(map(size_of, guard))
+    piece, nbytes = list(guard), around
     parents: set[str] = set()
-    nbytes = 0
     for group in groups:
         above = {parent for one in group if isinstance(one, Create) and one.parents for parent in parents_of(one.path)}
         more = sum(map(size_of, [*group, *map(Create, above)]))
-        if piece and (len(piece) + len(group) + len(parents | above) > MULTI_OPERATIONS or nbytes + more > MULTI_BYTES):
+        is_full = len(piece) + len(group) + len(parents | above) > MULTI_OPERATIONS or nbytes + more > MULTI_BYTES
+        if len(piece) > len(guard) and is_full:
             yield piece
-            piece, parents, nbytes = [], set(), 0
+            piece, parents, nbytes = list(guard), set(), around
         piece += group
         parents |= above
         nbytes += more
-    if piece:
+    if len(piece) > len(guard):
         yield piece
 
 

@@ -45,9 +45,13 @@ class EmbeddedStore(Store):
             raise
 
     @classmethod
-    async def begin(cls, shared: SharedTree, *, owns_tree: bool = False, timeout_ms: int = 0) -> EmbeddedStore:
-        """A session on a tree. owns_tree: `close` closes the tree, too. timeout_ms: see `session_timeout_ms`."""
-        session = Session(timeout_ms)
+    async def begin(
+        cls, shared: SharedTree, *, owns_tree: bool = False, timeout_ms: int = 0, is_bounded: bool = False
+    ) -> EmbeddedStore:
+        """A session on a tree. owns_tree: `close` closes the tree, too. timeout_ms: see `session_timeout_ms`. is_bounded: it
+        refuses the multis that a ZooKeeper refuses (TooLargeError), as a cluster's may be one; a single node's needs no bound.
+        """
+        session = Session(timeout_ms, is_bounded=is_bounded)
         await shared.run("/", lambda: shared.begin(session))
         return cls(shared, session, owns_tree=owns_tree)
 
@@ -172,7 +176,7 @@ class EmbeddedSessions(Sessions):
         """See `Sessions.begin`."""
         if self._abandoned or self._is_cut:
             raise StoreError(self.place, "it can't be reached")
-        self._present = await EmbeddedStore.begin(self._shared, timeout_ms=self._timeout_ms)
+        self._present = await EmbeddedStore.begin(self._shared, timeout_ms=self._timeout_ms, is_bounded=True)
         return self._present
 
     def abandon(self) -> None:

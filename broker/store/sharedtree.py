@@ -51,8 +51,10 @@ from penstock.broker.store.base import (
     StoreError,
     Watch,
     check_path,
+    check_size,
     parent_of,
     paths,
+    size_of,
 )
 from penstock.broker.store.sound import FORMAT, ZXIDS, LastChange, check, checksum, fact_checksum, failures
 from penstock.broker.uuids import new_uuid, uuid_text
@@ -73,6 +75,14 @@ class Changes:
         self.session = session
         self.events: list[tuple[str, Event]] = []
         self.digest = 0
+        self.operations = 0
+        """As many as a ZooKeeper needs for it: one for each parent that is made, and each node of a tree that goes."""
+        self.nbytes = 0
+
+    def weigh(self, operation: Operation) -> None:
+        """Count an operation."""
+        self.operations += 1
+        self.nbytes += size_of(operation)
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,11 @@ INSERT = (
 class Session:
     """What the tree knows of one of those that share it. Made on the loop that will hear of it."""
 
-    def __init__(self, timeout_ms: int = 0) -> None:
+    def __init__(self, timeout_ms: int = 0, *, is_bounded: bool = False) -> None:
         self.timeout_ms = timeout_ms
         """For how long it lives on while its loop doesn't run; 0: for ever."""
+        self.is_bounded = is_bounded
+        """Whether its multis have ZooKeeper's bounds."""
         self.heard_s = time.monotonic()
         """When its loop was heard of last."""
         self.is_silent = False
@@ -321,10 +333,12 @@ class SharedTree:
             watches.setdefault(path, {})[session, watch] = None
 
     def multi(self, session: Session, operations: Sequence[Operation]) -> list[str | int | None]:
-        """All or nothing, in order; see `Store.multi`."""
+        """All or nothing, in order; see `Store.multi`. A cluster's session may do no more in it than ZooKeeper's."""
         with self._transaction():
             changes = Changes(self.number() + 1, session.number)
             results = [self._apply(operation, changes) for operation in operations]
+            if session.is_bounded:
+                check_size(operations, changes.operations, changes.nbytes)
             self._count(1, changes.digest)
         self._note(changes.zxid)
         self._fire(changes.events)
@@ -396,6 +410,8 @@ class SharedTree:
             session.tell(session.changed.set)
 
     def _apply(self, operation: Operation, changes: Changes) -> str | int | None:
+        if not isinstance(operation, (Create, Delete)):
+            changes.weigh(operation)
         match operation:
             case Create():
                 return self._create(operation, changes)
@@ -422,6 +438,7 @@ class SharedTree:
     def _create(self, operation: Create, changes: Changes) -> str:
         path, parent = operation.path, parent_of(operation.path)
         check_path(path)
+        changes.weigh(operation)
         found = self.find(parent)
         if found is None:
             if not operation.parents:
@@ -444,6 +461,7 @@ class SharedTree:
         return path
 
     def _delete(self, path: str, found: Node, recursive: bool, changes: Changes) -> None:
+        changes.weigh(Delete(path))
         children = self._database.execute("SELECT path FROM node WHERE parent = ?", (path,)).fetchall()
         if children and not recursive:
             raise NotEmptyError(path)

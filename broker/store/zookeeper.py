@@ -2,7 +2,7 @@
 
 - **A store lives for one session**, and every call raises SessionLostError once that is over.
 - **A multi is never torn.** Servers drop a connection that sends more than 1 MiB, so what is above the bound is refused.
-  Callers cut what may be cut with `pieces`; `delete` of a tree does so itself, the node itself last.
+  Callers cut what may be cut with `pieces`; `delete` of a tree and `empty` do so themselves.
 - Parents and trees are looked up where the operation as it is was refused; what changes meanwhile is looked up again.
 
 Paths are below a chroot of our own making, which is made if it is missing.
@@ -20,8 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from penstock.broker.store.base import (
     ANY_VERSION,
-    MULTI_BYTES,
-    MULTI_OPERATIONS,
+    TRIES,
     Check,
     Create,
     Delete,
@@ -33,15 +32,14 @@ from penstock.broker.store.base import (
     Stat,
     Store,
     StoreError,
-    TooLargeError,
     Watch,
     check_path,
+    check_size,
     parents_of,
-    pieces,
     size_of,
 )
 from penstock.broker.store.zookeeperclient import ONLOOKERS, explained, stat_of
-from penstock.broker.store.zookeepersession import TRIES, Send, Session
+from penstock.broker.store.zookeepersession import Send, Session
 
 READ_AT_ONCE = 500
 
@@ -113,15 +111,6 @@ class ZooKeeperStore(Store):
         stat = await self._read(path, lambda client, fire: client.exists_async(self._absolute(path), fire), watch)
         return None if stat is None else stat_of(stat)
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
-        """Remove a node; see `Store.delete`. A tree that is too large for one multi goes in several, the node itself last."""
-        for _ in range(TRIES):
-            try:
-                return await super().delete(path, version, recursive=recursive)
-            except TooLargeError:
-                await self._empty(path)
-        raise StoreError(path, "others make nodes below it as quickly as they are deleted")
-
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children; see `Store.children`."""
         self._check(path)
@@ -178,13 +167,7 @@ class ZooKeeperStore(Store):
 
     async def _write(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """A multi as it is. Raises _RefusedError, and StoreErrors for what isn't about one of them."""
-        nbytes = sum(map(size_of, operations))
-        if len(operations) > MULTI_OPERATIONS or nbytes > MULTI_BYTES:
-            raise TooLargeError(
-                operations[0].path,
-                f"{len(operations)} operations of {nbytes} bytes are more than ZooKeeper takes in one step "
-                f"({MULTI_OPERATIONS} and {MULTI_BYTES}), and they must not be done in several",
-            )
+        check_size(operations, len(operations), sum(map(size_of, operations)))
         writes = [replace(one, path=self._absolute(one.path)) for one in operations]
         answers = await self._session.write(operations[0].path, writes)
         for at, (one, given) in enumerate(zip(operations, answers, strict=True)):
@@ -265,13 +248,6 @@ class ZooKeeperStore(Store):
             return await self._get(_join(path, name))
         except NoNodeError:
             return None
-
-    async def _empty(self, path: str) -> None:
-        """Delete what is below a node, in as many multis as it takes; what others change or take meanwhile is left to them."""
-        names = sorted((name for name in await self._below(path) if name), key=lambda name: (-name.count("/"), name))
-        for piece in pieces([Delete(_join(path, name))] for name in names):
-            with contextlib.suppress(NoNodeError, NotEmptyError):
-                await self.multi(piece)
 
     # Paths.
 

@@ -29,6 +29,7 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.store.base import (
+    TRIES,
     Check,
     Event,
     Operation,
@@ -43,8 +44,6 @@ from penstock.broker.store.zookeeperclient import EVENTS, UNANSWERED, Client, Ha
 
 WINDOW = 128
 """Requests in kazoo's hands; 278 bytes of wake-ups fill its socket."""
-TRIES = 10
-"""How often a call is made whose connection breaks, or whose tree changes, each time, before its caller hears of it."""
 
 _log = log.get(__name__)
 

@@ -17,8 +17,6 @@ from penstock.broker.context import Endpoint
 from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
 from penstock.broker.store.base import (
-    MULTI_BYTES,
-    MULTI_OPERATIONS,
     BadVersionError,
     Check,
     Create,
@@ -29,7 +27,6 @@ from penstock.broker.store.base import (
     SessionLostError,
     Set,
     StoreError,
-    TooLargeError,
     UnknownOutcomeError,
     paths,
     pieces,
@@ -361,26 +358,10 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(world: Pl
     world(scenario)
 
 
-def test_a_multi_that_is_too_large_is_refused_in_words_and_cut_where_it_may_be(world: Play) -> None:
+def test_a_name_that_zookeeper_does_not_take_is_refused(world: Play) -> None:
     async def scenario(home: World) -> None:
-        many = [Create(f"/{number:04}") for number in range(3 * MULTI_OPERATIONS)]
-        large = [Create("/large", bytes(MULTI_BYTES))]
-        await home.store.create("/a", bytes(MULTI_BYTES - 1000))
-        for operations in (many, large, [Set("/a", bytes(MULTI_BYTES))]):
-            with pytest.raises(TooLargeError, match="more than ZooKeeper takes in one step"):
-                await home.store.multi(operations)
-        with pytest.raises(TooLargeError):
-            await home.store.multi([Create(f"/deep/{number}/n", parents=True) for number in range(MULTI_OPERATIONS - 1)])
-        assert await home.store.children("/") == ["a"]
-        groups = [many[at : at + 7] for at in range(0, len(many), 7)]
-        cut = list(pieces(groups))
-        assert [one for piece in cut for one in piece] == many and all(len(piece) <= MULTI_OPERATIONS for piece in cut)
-        assert all(len(piece) % 7 == 0 for piece in cut[:-1]), "a group is torn"
-        for piece in cut:
-            await home.store.multi(piece)
-        assert len(await home.store.children("/")) == len(many) + 1
         with pytest.raises(StoreError, match=r"`\.`"):
-            await home.store.create("/a/.")
+            await home.store.create("/a/.", parents=True)
 
     world(scenario)
 

@@ -35,7 +35,7 @@ class Home(Protocol):
 
 
 class EmbeddedHome:
-    """A SQLite file."""
+    """A SQLite file, shared as brokers of one process share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class EmbeddedHome:
         """See Home."""
         if self._tree is None:
             self._tree = await SharedTree.open(self._path)
-        self._sessions.append(await EmbeddedStore.begin(self._tree))
+        self._sessions.append(await EmbeddedStore.begin(self._tree, is_bounded=True))
         return self._sessions[-1]
 
     async def expire(self, store: Store) -> None:

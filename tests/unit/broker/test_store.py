@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.store.base import (
     ANY_VERSION,
+    MULTI_BYTES,
+    MULTI_OPERATIONS,
     BadVersionError,
     Check,
     Create,
@@ -24,6 +26,8 @@ from penstock.broker.store.base import (
     Set,
     Store,
     StoreError,
+    TooLargeError,
+    pieces,
     setting,
 )
 from penstock.broker.store.embedded import EmbeddedStore
@@ -411,6 +415,51 @@ def test_the_children_of_a_node_are_sorted_names(run: Run) -> None:
             await store.create(f"/p/{name}/deep", parents=True)
         assert await store.children("/p") == sorted(names)
         assert await store.children("/p/n1/deep") == []
+
+    run(scenario)
+
+
+def test_a_multi_that_is_too_large_is_refused_in_words_and_cut_where_it_may_be(run: Run) -> None:
+    async def scenario(home: Home) -> None:
+        store = await home.session()
+        many = [Create(f"/{number:04}") for number in range(3 * MULTI_OPERATIONS)]
+        large = [Create("/large", bytes(MULTI_BYTES))]
+        await store.create("/a", bytes(MULTI_BYTES - 1000))
+        one_more: list[Operation] = [*many[: MULTI_OPERATIONS - 1], Check("/a"), Delete("/a")]
+        too_large: list[Sequence[Operation]] = [many, large, [Set("/a", bytes(MULTI_BYTES))], one_more]
+        for operations in too_large:
+            with pytest.raises(TooLargeError, match="more than ZooKeeper takes in one step"):
+                await store.multi(operations)
+        with pytest.raises(TooLargeError):
+            await store.multi([Create(f"/deep/{number}/n", parents=True) for number in range(MULTI_OPERATIONS - 1)])
+        assert await store.children("/") == ["a"]
+        groups = [many[at : at + 7] for at in range(0, len(many), 7)]
+        guard = [Check("/a"), Check("/a", 0)]
+        cut = list(pieces(groups, guard))
+        assert [one for piece in cut for one in piece[2:]] == many and all(len(piece) <= MULTI_OPERATIONS for piece in cut)
+        assert all(piece[:2] == guard for piece in cut), "a piece without the guard"
+        assert all((len(piece) - 2) % 7 == 0 for piece in cut[:-1]), "a group is torn"
+        for piece in cut:
+            await store.multi(piece)
+        assert len(await store.children("/")) == len(many) + 1
+
+    run(scenario)
+
+
+def test_a_tree_that_is_too_large_for_a_multi_is_deleted_only_under_its_guard(run: Run) -> None:
+    async def scenario(home: Home) -> None:
+        store = await home.session()
+        await store.create("/guard")
+        for piece in pieces([Create(f"/t/{number}/n", parents=True)] for number in range(MULTI_OPERATIONS)):
+            await store.multi(piece)
+        with pytest.raises(TooLargeError):
+            await store.multi([Delete("/t", recursive=True)])
+        with pytest.raises(BadVersionError):
+            await store.empty("/t", [Check("/guard", 1)])
+        assert len(await store.children("/t")) == MULTI_OPERATIONS
+        await store.empty("/t", [Check("/guard", 0)])
+        assert await store.tree("/t") == {} and await store.exists("/t") is not None
+        await store.empty("/nothing", [Check("/guard", 0)])
 
     run(scenario)
 
