@@ -21,16 +21,19 @@ from penstock.broker.configs.topicconfig import check_topic_configs, stored_conf
 from penstock.broker.logs.logdirs import Key
 from penstock.broker.store.base import (
     BadValueError,
+    BadVersionError,
     Check,
     Create,
+    Event,
     NodeExistsError,
     NoNodeError,
+    Watch,
     paths,
     putting,
 )
 from penstock.broker.store.values import Fields
 from penstock.broker.topic import PartitionState, Topic
-from penstock.broker.topics.changes import Topics, stored
+from penstock.broker.topics.changes import Topics, check_collision, stored
 from penstock.broker.topics.nodes import topic_json
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
@@ -66,6 +69,8 @@ class ClusterTopics(Topics):
         self.pictured = asyncio.Event()
         """Set once this broker has been told of all partitions."""
         self._isolated: Collection[Partition] = ()
+        self._coming: set[str] = set()
+        """Topics that were made here, and aren't shown yet."""
         self.folder_lost: Callable[[str], None] = lambda path: None
         """Called with the path of a log folder that has failed."""
         self.taking = asyncio.Lock()
@@ -115,9 +120,13 @@ class ClusterTopics(Topics):
         self.version += 1
         if picture.is_whole:
             self.pictured.set()
+        self._wake()
+        self.changed.set()
+
+    def _wake(self) -> None:
+        """Have those look again who wait for something to be shown."""
         self._shown.set()
         self._shown = asyncio.Event()
-        self.changed.set()
 
     def _is_known(self, name: str, topic_id: bytes) -> bool:
         topic = self._by_name.get(name)
@@ -206,9 +215,7 @@ class ClusterTopics(Topics):
                 while not is_done():
                     await self._shown.wait()
         except TimeoutError:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"{what} is stored, but no controller has carried it out within {SHOWN_S:g} s"
-            ) from None
+            raise _not_carried_out(what) from None
 
     async def catch_up(self, name: str) -> None:
         """Wait until the topic of a name is shown as the store has it, or CATCH_UP_S are over. Raises KafkaError."""
@@ -235,31 +242,84 @@ class ClusterTopics(Topics):
             return None
         return Fields.read(paths.topic(name), data).text("topic_id")
 
-    async def _create(
+    async def create(
         self,
         name: str,
         partitions: int,
         configs: Mapping[str, str],
+        *,
         factor: int = -1,
         assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
+        """Create a topic; its partitions serve when it returns. See `Topics.create`. Raises KafkaError."""
         self.check_new(name, partitions, configs)
         await self._until_free(name)
+        async with self._changes:
+            topic_id = await self._store_new(name, partitions, configs, factor, assignment)
+            self._coming.add(name)
+        try:
+            # Others go on meanwhile: how long this takes is up to the controller, and to the brokers that are to lead.
+            await self._until_served(name, topic_id, partitions, f"the creation of topic '{name}'")
+        finally:
+            self._coming.discard(name)
+        return self.known(name)
+
+    async def _store_new(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        factor: int,
+        assignment: Sequence[Sequence[int]] | None,
+    ) -> bytes:
+        """Write the nodes of a new topic; its id. Raises KafkaError."""
+        self.check_new(name, partitions, configs)
+        check_collision(name, self._coming - {name})
         topic_id = new_uuid()
         placed = assignment or place(self.brokers, partitions, self.check_factor(name, factor), topic_id, racks=self.racks)
         states = [PartitionState(index, -1, 0, list(replicas), []) for index, replicas in enumerate(placed)]
         topic = Topic(name, topic_id, states, dict(configs))
-        try:
-            async with stored(name):
-                config = await putting(self._store, paths.topic_config(name), config_json(configs))
+        async with stored(name):
+            config = await putting(self._store, paths.topic_config(name), config_json(configs))
+            try:
                 # The topic's node comes last: what has none isn't there.
                 await self._store.multi([config, Create(paths.topic(name), topic_json(topic))])
-        except KafkaError as error:
-            if isinstance(error.__cause__, NodeExistsError):
+            except NodeExistsError:
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
-            raise
-        await self._until(lambda: self._serves(name, topic_id, partitions), f"the creation of topic '{name}'")
-        return self.known(name)
+        return topic_id
+
+    async def _until_served(self, name: str, topic_id: bytes, partitions: int, what: str) -> None:
+        """Until the controller's picture shows a topic with leaders for so many partitions. Raises KafkaError, one of
+        UNKNOWN_TOPIC_OR_PARTITION as soon as the topic was deleted again: no picture would ever show it."""
+        wants_look = True
+
+        def look(_: str, __: Event) -> None:
+            nonlocal wants_look
+            wants_look = True
+            self._wake()
+
+        try:
+            async with asyncio.timeout(SHOWN_S):
+                while not self._serves(name, topic_id, partitions):
+                    shown = self._shown
+                    if wants_look:
+                        wants_look = False
+                        await self._check_stored(name, topic_id, look)
+                    await shown.wait()
+        except TimeoutError:
+            raise _not_carried_out(what) from None
+
+    async def _check_stored(self, name: str, topic_id: bytes, changed: Watch) -> None:
+        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION if a topic that was there is the store's no more."""
+        async with stored(name):
+            try:
+                data, _ = await self._store.get(paths.topic(name), changed)
+            except NoNodeError:
+                is_there = False
+            else:
+                is_there = Fields.read(paths.topic(name), data).text("topic_id") == uuid_text(topic_id)
+        if not is_there:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted again before it served.")
 
     def _serves(self, name: str, topic_id: bytes, partitions: int) -> bool:
         topic = self._by_name.get(name)
@@ -270,7 +330,7 @@ class ClusterTopics(Topics):
     async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """The topic of that name, created if it isn't there, by whichever broker is first. Raises KafkaError."""
         try:
-            return await super().ensure(name, partitions, configs)
+            return self.get(name) or await self.create(name, partitions, configs)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
@@ -287,28 +347,43 @@ class ClusterTopics(Topics):
                 ErrorCode.INVALID_PARTITIONS,
                 f"Topic '{name}' can't grow in a cluster: its names' coordinators would be looked for in other partitions.",
             )
-        async with self._changes:
-            self.check_is_there(topic)
-            self._check_growth(topic, count)
-            if validate_only:
-                return
+        self._check_growth(topic, count)
+        if validate_only:
+            return
+        is_stored = False
+        while not is_stored:
             version = await self._until_as_stored(topic)
-            self._check_growth(topic, count)
-            have = len(topic.partitions)
-            factor = min(len(topic.partitions[0].replicas), len(self.brokers))
-            placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
-            added = [PartitionState(have + at, -1, 0, list(replicas), []) for at, replicas in enumerate(placed)]
-            grown = Topic(name, topic.topic_id, [*topic.partitions, *added], topic.configs)
-            async with stored(name):
-                await self._store.set(paths.topic(name), topic_json(grown), version)
-        await self._until(lambda: self._serves(name, topic.topic_id, count), f"the growth of topic '{name}'")
+            async with self._changes:
+                self.check_is_there(topic)
+                self._check_growth(topic, count)
+                is_stored = await self._store_grown(topic, count, version, assignment)
+        await self._until_served(name, topic.topic_id, count, f"the growth of topic '{name}'")
+
+    async def _store_grown(self, topic: Topic, count: int, version: int, assignment: Sequence[Sequence[int]] | None) -> bool:
+        """Write the node of a topic that grows; False: its version is another one by now. Raises KafkaError."""
+        have = len(topic.partitions)
+        factor = min(len(topic.partitions[0].replicas), len(self.brokers))
+        placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
+        added = [PartitionState(have + at, -1, 0, list(replicas), []) for at, replicas in enumerate(placed)]
+        grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.configs)
+        async with stored(topic.name):
+            try:
+                await self._store.set(paths.topic(topic.name), topic_json(grown), version)
+            except (BadVersionError, NoNodeError):
+                return False
+        return True
 
     async def _until_as_stored(self, topic: Topic) -> int:
         """Wait until a topic is shown with the partitions that the store has: it may have grown since. The version of its node.
         Raises KafkaError."""
         while True:
             async with stored(topic.name):
-                data, stat = await self._store.get(paths.topic(topic.name))
+                try:
+                    data, stat = await self._store.get(paths.topic(topic.name))
+                except NoNodeError:
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' is being deleted."
+                    ) from None
                 node = Fields.read(paths.topic(topic.name), data)
                 there = len(node.table("partitions"))
             if node.text("topic_id") != uuid_text(topic.topic_id):
@@ -390,6 +465,12 @@ class ClusterTopics(Topics):
         """The replicas in a log folder can't serve: a controller has to hear of it, so that others lead."""
         self.version += 1
         self.folder_lost(path)
+
+
+def _not_carried_out(what: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.REQUEST_TIMED_OUT, f"{what} is stored, but no controller has carried it out within {SHOWN_S:g} s"
+    )
 
 
 def _by_name(picture: UpdateMetadata) -> dict[str, list[PartitionMetadata]]:

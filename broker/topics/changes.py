@@ -29,7 +29,7 @@ from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, 
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.logs.logdirs import Key, LogDirs
 from penstock.broker.logs.topiclogs import TopicLogs
-from penstock.broker.store.base import Delete, Operation, Set, Store, StoreError, paths
+from penstock.broker.store.base import Delete, Operation, Set, Store, StoreError, TooLargeError, paths
 from penstock.broker.store.values import to_json
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE, PartitionState, Topic, check_name
 from penstock.broker.topics.image import Image
@@ -75,6 +75,13 @@ async def check_changes(turns: Turns, changes: Iterable[int]) -> None:
             ErrorCode.POLICY_VIOLATION,
             f"Unable to perform excessively large batch operation: {count} changes, at most {CHANGES_MAX} fit into a request.",
         )
+
+
+def check_collision(name: str, others: Iterable[str]) -> None:
+    """Raise KafkaError if the metrics of one of these topics would have the names of this one's."""
+    collision = next((other for other in others if other.replace(".", "_") == name.replace(".", "_")), None)
+    if collision is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}")
 
 
 class Topics(Image):
@@ -142,9 +149,7 @@ class Topics(Image):
         check_name(name)
         if name in self._by_name:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        collision = next((t for t in self._by_name if t.replace(".", "_") == name.replace(".", "_")), None)
-        if collision is not None:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}")
+        check_collision(name, self._by_name)
         self._check_count(partitions)
         check_partitions(self.partition_count(), partitions)
         check_topic_configs(self._config, configs)
@@ -413,9 +418,12 @@ class Topics(Image):
 
 @asynccontextmanager
 async def stored(name: str) -> AsyncIterator[None]:
-    """What the store refuses (its disk is full, or failed) is an answer that a client tries again."""
+    """What the store refuses (its disk is full, or failed) is an answer that a client tries again; but for what it would refuse
+    again."""
     try:
         yield
+    except TooLargeError as error:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"Topic '{name}': {error}") from error
     except StoreError as error:
         _log.error("topic=%s: %s", name, error)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
