@@ -22,6 +22,8 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
   (KAFKA-15221).*
 - **Only what the store has confirmed is told.** For each broker there is one set of roles to be told, not a queue: newer state
   replaces older.
+- **A state is of one topic**, by the id that it bears: what was planned for a topic isn't taken for the state of a later one of
+  its name, wherever its write ended up.
 - **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
   half made by an earlier controller or an old tool.
 - **A topic that is being deleted** has its partitions among `deleting`: no roles are told, nothing is written. Once
@@ -37,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from penstock.broker.cluster import elections, planning
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, owned, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -118,6 +120,7 @@ class Planned:
     handled: dict[int, int]
     lost: dict[int, int]
     ask: tuple[object, AlterPartition] | None = None
+    wanted_leader: int | None = None  # as it was when the state was planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +247,16 @@ def is_settled(controller: Controller, partitions: Iterable[Partition]) -> bool:
 
 def on_deleted(controller: Controller, partitions: Iterable[Partition], now_ms: int) -> Out:
     """Their nodes are gone. A later topic of the name begins with partitions of its own."""
+    out: Out = []
     for partition in partitions:
+        for token, ask in controller.asks.pop(partition, []):
+            out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         controller.deleting.discard(partition)
         controller.leaderless.pop(partition, None)
         controller.partitions.pop(partition, None)
         for peer in controller.peers.values():
             peer.pending.discard(partition)
-    return _step(controller, [], now_ms)
+    return out + _step(controller, [], now_ms)
 
 
 def on_wish(
@@ -318,7 +324,7 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
             controller.reading.add(partition)
             out.append(ReadState(partition))
         else:
-            if refused == paths.topic(partition[0]):
+            if refused == paths.topic(partition[0]) and _is_planned_for(controller, partition):
                 controller.deleting.add(partition)
             _forget(controller, partition, out)
     return out + _step(controller, list(about), now_ms)
@@ -334,14 +340,14 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
         _forget(controller, partition, out)
         return out
     planned = controller.writing[partition]
-    if state == planned.state.written(planned.state.partition_epoch + 1):
+    if state == planned.state.written(planned.state.partition_epoch + 1) and state.topic_id == planned.state.topic_id:
         _confirm(controller, partition, state, now_ms, out)
     else:
         # What was asked for may still come, over an older connection: with an entrant that has lost its log meanwhile, say. The
         # same state is written once more then: a version that has moved ends it.
         image = controller.partitions[partition]
         image.is_doubtful = state is not None and state.partition_epoch == planned.state.partition_epoch
-        image.state = image.state if state is None else state
+        image.state = image.state if state is None else owned(state, image.topic_id, image.min_isr)
         image.log_ends.clear()
         _note_leader(controller, partition, image, now_ms)
         controller.news.add(partition)
@@ -468,8 +474,8 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
         state, ask = _next_ask(controller, partition, out)
         if ask is None:
             return False
-    state = replace(state, controller_epoch=controller.epoch)
-    controller.writing[partition] = Planned(state, handled, dict(image.lost), ask)
+    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id)
+    controller.writing[partition] = Planned(state, handled, dict(image.lost), ask, image.wanted_leader)
     return True
 
 
@@ -512,7 +518,7 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
 
 def _note_leader(controller: Controller, partition: Partition, image: Image, now_ms: int) -> None:
     """A partition's state is another one: since when it has no leader."""
-    if image.state.leader != NO_LEADER or image.state.partition_epoch < 0:
+    if image.state.leader != NO_LEADER or not image.state.is_created:
         controller.leaderless.pop(partition, None)
         image.is_overdue = image.is_given_up = False
         image.without_log.clear()
@@ -520,12 +526,21 @@ def _note_leader(controller: Controller, partition: Partition, image: Image, now
         controller.leaderless.setdefault(partition, now_ms)
 
 
+def _is_planned_for(controller: Controller, partition: Partition) -> bool:
+    """Whether a write that is out is of the topic that the partition has now."""
+    image = controller.partitions.get(partition)
+    return image is not None and image.topic_id == controller.writing[partition].state.topic_id
+
+
 def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, now_ms: int, out: Out) -> None:
     """The store has the state that was planned."""
-    image, planned = controller.partitions.get(partition), controller.writing.pop(partition)
-    if image is None:  # Its topic went meanwhile.
+    is_there, image = _is_planned_for(controller, partition), controller.partitions.get(partition)
+    planned = controller.writing.pop(partition)
+    if image is None or not is_there:  # Its topic went meanwhile.
         if planned.ask is not None:
             out.append(AnswerAlter(planned.ask[0], AlterPartitionAnswer(planned.ask[1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        if image is not None:
+            image.state = owned(state, image.topic_id, image.min_isr)
         return
     controller.news.add(partition)
     image.state, image.handled, image.is_doubtful = state, planned.handled, False
@@ -534,7 +549,8 @@ def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, 
             del image.lost[broker]
     if state.leader != NO_LEADER:
         image.log_ends.clear()
-    image.wanted_leader = None
+    if image.wanted_leader == planned.wanted_leader:
+        image.wanted_leader = None
     _note_leader(controller, partition, image, now_ms)
     _tell(controller, partition)
     if planned.ask is not None:
@@ -579,7 +595,7 @@ def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int)
 
 def _tell(controller: Controller, partition: Partition) -> None:
     """All replicas have to hear of a partition's state, once there is one."""
-    if controller.partitions[partition].state.partition_epoch < 0 or partition in controller.deleting:
+    if not controller.partitions[partition].state.is_created or partition in controller.deleting:
         return
     for broker in controller.partitions[partition].replicas:
         controller.peers.setdefault(broker, Peer()).pending.add(partition)
@@ -591,7 +607,7 @@ def _tell_all(controller: Controller, broker: int) -> None:
     pending.update(
         partition
         for partition, image in controller.partitions.items()
-        if broker in image.replicas and image.state.partition_epoch >= 0 and partition not in controller.deleting
+        if broker in image.replicas and image.state.is_created and partition not in controller.deleting
     )
 
 

@@ -1,7 +1,7 @@
 """The state of one partition: its leader, its in-sync replicas, and who else may lead. One JSON node of the store holds it.
 
 The node has the five fields that Kafka with ZooKeeper always wrote (`controller_epoch`, `leader`, `version`, `leader_epoch`,
-`isr`), Kafka 3.2's `leader_recovery_state`, and four of ours. Older tools ignore the fields that they don't know; we keep the
+`isr`), Kafka 3.2's `leader_recovery_state`, and five of ours. Older tools ignore the fields that they don't know; we keep the
 fields that we don't know, so that an older controller loses nothing of a newer one's.
 
 - `elr`: eligible leader replicas (KIP-966). A replica that leaves the ISR while the ISR is smaller than min.insync.replicas
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.broker.store.values import INT_MAX, Fields
+from penstock.broker.uuids import uuid_bytes, uuid_text
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -40,6 +41,7 @@ _OWN = frozenset(
         "unclean",
         "unclean_epoch",
         "min_isr",
+        "topic_id",
     )
 )
 
@@ -59,11 +61,17 @@ class LeaderAndIsr:
     leader_recovery_state: int = 0
     partition_epoch: int = 0  # the node's version
     unknown: Mapping[str, Any] = field(default_factory=dict)  # fields of newer brokers
+    topic_id: bytes = field(default=b"", compare=False)  # as the node has it, b"": it has none; brokers aren't told it
 
     @property
     def seats(self) -> tuple[int, ...]:
         """The replicas that may be elected: ISR, then ELR."""
         return self.isr + self.elr
+
+    @property
+    def is_created(self) -> bool:
+        """Whether this is a state, and not the lack of one."""
+        return self.leader_epoch != NO_EPOCH
 
     def needed(self, replicas: tuple[int, ...]) -> int:
         """How many members the ISR needs before the high watermark moves: min.insync.replicas, at most all replicas."""
@@ -76,6 +84,13 @@ class LeaderAndIsr:
 
 # Of a partition that its topic names and that has no node yet: no version is older.
 NOT_CREATED = LeaderAndIsr(NO_LEADER, NO_EPOCH, (), partition_epoch=-1)
+
+
+def owned(state: LeaderAndIsr, topic_id: bytes, min_isr: int) -> LeaderAndIsr:
+    """A stored state as it counts for a topic: that of another topic is nothing but the version that its first one replaces."""
+    if state.topic_id in (b"", topic_id):
+        return state
+    return replace(NOT_CREATED, min_isr=min_isr, partition_epoch=state.partition_epoch)
 
 
 def state_json(state: LeaderAndIsr) -> bytes:
@@ -93,6 +108,8 @@ def state_json(state: LeaderAndIsr) -> bytes:
         "unclean_epoch": state.unclean_epoch,
         "min_isr": state.min_isr,
     }
+    if state.topic_id:
+        content["topic_id"] = uuid_text(state.topic_id)
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -115,7 +132,17 @@ def read_state(path: str, data: bytes | None, partition_epoch: int) -> LeaderAnd
         fields.number("leader_recovery_state", 0, 1, 0),
         partition_epoch,
         {name: value for name, value in content.items() if name not in _OWN},
+        _topic_id(fields, content),
     )
+
+
+def _topic_id(fields: Fields, content: Mapping[str, Any]) -> bytes:
+    if "topic_id" not in content:
+        return b""
+    try:
+        return uuid_bytes(fields.text("topic_id"))
+    except ValueError as error:
+        raise fields.wrong(f"`topic_id`: {error}") from None
 
 
 def _brokers(fields: Fields, content: Mapping[str, Any], name: str) -> tuple[int, ...]:

@@ -38,12 +38,17 @@ class Image:
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
 
+    @property
+    def min_isr(self) -> int:
+        """The min.insync.replicas that the state is to have."""
+        return self.state.min_isr if self.wanted_min_isr is None else self.wanted_min_isr
+
 
 def plan(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
     """The state that the registrations ask for; the same state if nothing has to change."""
     state, replicas = image.state, image.replicas
     live = [broker for broker in replicas if broker in registrations]
-    if state.partition_epoch < 0:
+    if not state.is_created:
         return _create(state, live)
     new = [broker for broker in live if image.handled.get(broker) != registrations[broker].epoch]
     unclean = [broker for broker in new if not registrations[broker].clean]
@@ -96,8 +101,8 @@ def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderA
 
 def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
     """Another min.insync.replicas, and another leader where that is possible."""
-    if image.wanted_min_isr is not None and image.wanted_min_isr != state.min_isr:
-        state = elections.require(state, image.wanted_min_isr, image.replicas)
+    if image.min_isr != state.min_isr:
+        state = elections.require(state, image.min_isr, image.replicas)
     wanted = image.wanted_leader
     if wanted is not None and wanted != state.leader != NO_LEADER and wanted in live and wanted in state.isr:
         state = elections.move(state, wanted)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock import log
-from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, read_state
+from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, owned, read_state
 from penstock.broker.cluster.planning import Image
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
 from penstock.broker.context import Endpoint
@@ -136,7 +136,10 @@ def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, 
     if node is None:
         state = replace(NOT_CREATED, min_isr=topic.min_isr)
     else:
-        state = read_state(paths.partition_state(topic.name, index), node[0], node[2])
+        path = paths.partition_state(topic.name, index)
+        state = owned(read_state(path, node[0], node[2]), topic.topic_id, topic.min_isr)
+        if strangers := set(state.isr) - set(topic.replicas[index]):
+            raise BadValueError(path, f"`isr` names {sorted(strangers)}, which are no replicas of it")
     image = Image(
         topic.topic_id,
         topic.replicas[index],
@@ -198,7 +201,14 @@ def read_deleted(names: Sequence[str], data: bytes) -> list[str]:
     except BadValueError as error:
         _log.error("the list of topics to be deleted doesn't count: %s", error)
         listed = []
-    return sorted({*names, *(name for name in listed if isinstance(name, str))})
+    found = set(names)
+    for name in listed:
+        try:
+            check_name(str(name))  # Another one would name other nodes than a topic's.
+            found.add(str(name))
+        except KafkaError as error:
+            _log.error("what is listed to be deleted is no topic: %s", error)
+    return sorted(found)
 
 
 def read_noted(path: str, data: bytes) -> tuple[str, list[int]]:

@@ -43,6 +43,7 @@ from penstock.errors import ErrorCode
 
 SESSION_MS, TICK_MS, LAG_MS = 2_400, 800, 1_600
 FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
+TOPIC_ID = b"#" * 16
 ANYBODY = -9  # as the source of what is held
 QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
 FATES = ("in time", "never", "in time, answer lost", "late")
@@ -659,7 +660,7 @@ class ClusterWorld(Clockwork):
                 state = replace(NOT_CREATED, min_isr=self.laws.truths[one].least_min)
                 if node is not None:
                     state = read_state(controller.state_path(one), node.data, node.version)
-                images[one] = planning.Image(b"id", replicas, state)
+                images[one] = planning.Image(TOPIC_ID, replicas, state)
             self._act(broker, controller.on_image(new, images, registrations, incarnations, self.now_ms))
 
         self.read(broker, look, read)

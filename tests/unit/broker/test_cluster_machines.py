@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 
 from penstock.broker.cluster import acks, balance, controller, elections, follower, lease, planning, registration
-from penstock.broker.cluster.controller import Controller, Outcome, ReadState, SendRoles, WriteStates
+from penstock.broker.cluster.controller import AnswerAlter, Controller, Outcome, ReadState, SendRoles, WriteStates
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
-from penstock.broker.cluster.messages import LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
+from penstock.broker.cluster.messages import AlterPartition, LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
 from penstock.broker.cluster.registration import Incarnation, Registration
 from penstock.broker.store.base import BadValueError, Check, Create, Set, paths
 from penstock.errors import ErrorCode
 
 PATH = "/brokers/topics/t/partitions/0/state"
 REPLICAS = (1, 2, 3)
+TOPIC_ID = b"#" * 16
 
 
 def test_a_state_is_what_kafka_with_zookeeper_wrote_and_more() -> None:
@@ -77,14 +78,14 @@ def test_the_last_seat_stays_and_no_ordinary_election_takes_it() -> None:
 
 def test_the_order_of_exits_keeps_the_best_seat() -> None:
     """One of two members lost its tail, the other one died: the one that died keeps the seat."""
-    image = planning.Image(b"id", REPLICAS, LeaderAndIsr(1, 4, (1, 2), min_isr=1), {1: 10, 2: 11, 3: 12})
+    image = planning.Image(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, (1, 2), min_isr=1), {1: 10, 2: 11, 3: 12})
     state = planning.plan(image, {1: Registration(1, 20, "a", clean=False)})
     assert (state.isr, state.leader) == ((2,), NO_LEADER)
 
 
 def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
     state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
-    image = planning.Image(b"id", REPLICAS, state, {2: 11, 3: 12}, log_ends={2: (11, (4, 5)), 3: (12, (4, 7))})
+    image = planning.Image(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={2: (11, (4, 5)), 3: (12, (4, 7))})
     live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
     assert planning.plan(image, live) == state
     image.may_lose = True
@@ -96,12 +97,12 @@ def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
 
 def test_a_lost_log_counts_as_none_where_config_allows_an_unclean_election() -> None:
     state = LeaderAndIsr(NO_LEADER, 4, (2,), unclean=(2,), min_isr=1)
-    image = planning.Image(b"id", REPLICAS, state, {2: 11, 3: 12}, log_ends={3: (12, (4, 7))}, without_log={2: 11})
+    image = planning.Image(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={3: (12, (4, 7))}, without_log={2: 11})
     live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
     assert planning.plan(image, live) == state
     image.may_lose = True
     assert planning.plan(image, live).leader == 3
-    alone = planning.Image(b"id", (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
+    alone = planning.Image(TOPIC_ID, (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
     assert planning.plan(alone, live) == state
     alone.is_given_up = True
     empty = planning.plan(alone, live)
@@ -115,7 +116,7 @@ def test_patience_ends_once() -> None:
     machine = Controller(3, epoch=7, epoch_version=6)
     state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
     ends = {2: (12, (4, 5)), 3: (13, (4, 7))}
-    image = planning.Image(b"id", REPLICAS, state, log_ends=ends, patience_ms=1_000)
+    image = planning.Image(TOPIC_ID, REPLICAS, state, log_ends=ends, patience_ms=1_000)
     brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in (2, 3)}
     noted = {one: Incarnation("i", noted=10 + one, version=2) for one in (2, 3)}
     assert not writes(controller.on_image(machine, {("t", 0): image}, brokers, noted, 5_000))
@@ -128,7 +129,7 @@ def test_preferred_leaders_in_sync_lead_again_where_a_broker_lacks_too_many() ->
     states = [LeaderAndIsr(2, 4, (1, 2)), LeaderAndIsr(2, 4, (2,)), LeaderAndIsr(1, 4, (1, 2)), LeaderAndIsr(2, 4, (1, 2))]
     orders = ((1, 2), (1, 2), (1, 2), (2, 1))
     partitions = {
-        ("t", at): planning.Image(b"id", order, state) for at, (order, state) in enumerate(zip(orders, states, strict=True))
+        ("t", at): planning.Image(TOPIC_ID, order, state) for at, (order, state) in enumerate(zip(orders, states, strict=True))
     }
     assert balance.find_unbalanced(partitions, {1, 2}, 60) == [("t", 0)]
     assert balance.find_unbalanced(partitions, {1, 2}, 67) == []
@@ -193,7 +194,8 @@ def cluster(partitions: int, live: tuple[int, ...] = REPLICAS) -> tuple[Controll
     """A new controller of some partitions whose leader is 1, and what it does first. All registrations are dealt with."""
     machine = Controller(3, epoch=7, epoch_version=6)
     images = {
-        ("t", number): planning.Image(b"id", REPLICAS, LeaderAndIsr(1, 4, REPLICAS, min_isr=2)) for number in range(partitions)
+        ("t", number): planning.Image(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, REPLICAS, min_isr=2))
+        for number in range(partitions)
     }
     brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in live}
     noted = {one: Incarnation("i", noted=10 + one, version=2) for one in live}
@@ -311,7 +313,7 @@ def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
 def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    actions = controller.on_partitions(machine, {new: planning.Image(b"id", REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
+    actions = controller.on_partitions(machine, {new: planning.Image(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
     (write,) = writes(actions)
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
     created = write.operations[2]
@@ -329,9 +331,78 @@ def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     }
 
 
+def created_anew(outcome: Outcome, refused: str = "") -> tuple[Controller, controller.Out, WriteStates]:
+    """A partition's first state is being written; its topic goes by nobody's word, and one of its name comes; then the write
+    ends so. The machine, what it does then, and that write."""
+    machine, _ = cluster(0, live=(2, 3))
+    new: Partition = ("new", 0)
+    (write,) = writes(controller.on_partitions(machine, {new: planning.Image(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    controller.on_deleted(machine, [new], 2)
+    assert not writes(controller.on_partitions(machine, {new: planning.Image(b"2" * 16, (3,), NOT_CREATED)}, 3))
+    return machine, controller.on_written(machine, write.id, outcome, 4, refused), write
+
+
+def last_write(actions: controller.Out) -> tuple[int, LeaderAndIsr]:
+    """The one state that is written, and the version that it replaces; -1: none."""
+    (write,) = writes(actions)
+    last = write.operations[-1]
+    assert isinstance(last, (Set, Create))
+    return (last.version if isinstance(last, Set) else -1), read_state(last.path, last.data, 0)
+
+
+def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> None:
+    machine, actions, first = created_anew(Outcome.DONE)
+    assert not [one for one in actions if isinstance(one, SendRoles)]
+    replaced, state = last_write(actions)
+    assert (replaced, state.topic_id, state.leader, state.isr, state.leader_epoch) == (0, b"2" * 16, 3, (3,), 0)
+    (write,) = writes(actions)
+    told = controller.on_written(machine, write.id, Outcome.DONE, 5)
+    assert roles_for(told, 3).roles[0].state.partition_epoch == 1
+
+    machine, actions, first = created_anew(Outcome.UNKNOWN)
+    assert actions == [ReadState(("new", 0))]
+    created = first.operations[-1]
+    assert isinstance(created, Create)
+    found = read_state(created.path, created.data, 0)
+    assert found.topic_id == b"1" * 16
+    replaced, state = last_write(controller.on_state_read(machine, ("new", 0), found, 5))
+    assert (replaced, state.topic_id, state.isr) == (0, b"2" * 16, (3,))
+
+
+def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
+    machine, actions, _ = created_anew(Outcome.REFUSED, paths.topic("new"))
+    replaced, state = last_write(actions)
+    assert (replaced, state.topic_id, state.isr) == (-1, b"2" * 16, (3,))
+    assert not machine.deleting
+
+    machine, _ = cluster(0, live=(2, 3))
+    (write,) = writes(controller.on_partitions(machine, {("new", 0): planning.Image(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    controller.on_deleted(machine, [("new", 0)], 2)
+    controller.on_written(machine, write.id, Outcome.REFUSED, 3, paths.topic("new"))
+    assert len(writes(controller.on_partitions(machine, {("new", 0): planning.Image(b"2" * 16, (3,), NOT_CREATED)}, 4))) == 1
+
+
+def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
+    machine, _ = cluster(1, live=(2, 3))  # A write is out: proposals wait.
+    ask = AlterPartition(("t", 0), 1, 11, 4, 0, (1,), {})
+    assert controller.on_alter(machine, "token", ask, 1) == []
+    (answer,) = [one for one in controller.on_deleted(machine, [("t", 0)], 2) if isinstance(one, AnswerAlter)]
+    assert (answer.token, answer.answer.error) == ("token", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_a_wish_that_comes_while_a_write_is_out_is_carried_out_after_it() -> None:
+    machine, actions = cluster(1)
+    for broker in REPLICAS:
+        assert roles_for(actions, broker)
+    (lower,) = writes(controller.on_wish(machine, ("t", 0), 1, min_isr=1))
+    assert not writes(controller.on_wish(machine, ("t", 0), 2, min_isr=2, leader=3))
+    replaced, state = last_write(controller.on_written(machine, lower.id, Outcome.DONE, 3))
+    assert (replaced, state.min_isr, state.leader) == (1, 2, 3)
+
+
 def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     machine, _ = cluster(0, live=())
-    assert controller.on_partitions(machine, {("new", 0): planning.Image(b"id", (1, 2), NOT_CREATED)}, 1) == []
+    assert controller.on_partitions(machine, {("new", 0): planning.Image(TOPIC_ID, (1, 2), NOT_CREATED)}, 1) == []
     one = {2: Registration(2, 12, "i", clean=True)}
     (write,) = writes(controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2))
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
