@@ -7,14 +7,16 @@ controller that was replaced without knowing it has no effect.
 
 A topic is created by whoever writes its node; the controller sees it and gives its partitions their first states. A topic is
 deleted by a node below `/admin/delete_topics`: the controller tells everybody, has the live replicas deleted, and removes the
-nodes. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted` (`leftovers.py`).
+nodes: those of the partitions in as many multis as it takes, the topic's own in the last one. A controller that is elected in
+between knows from the start that the topic is being deleted, and goes on. Which brokers were away, and still hold the topic, is
+noted in `/penstock/deleted` (`leftovers.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -64,6 +66,7 @@ from penstock.broker.replication.reading import (
     read_topics,
 )
 from penstock.broker.store.base import (
+    TRIES,
     BadValueError,
     BadVersionError,
     Create,
@@ -71,8 +74,9 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
-    Operation,
+    NotEmptyError,
     SessionLostError,
+    Stat,
     Store,
     StoreError,
     UnknownOutcomeError,
@@ -91,6 +95,8 @@ UNREADABLE = INT_MAX
 """In place of the controller's number, where what its node says can't be read."""
 AGAIN_S = 0.5
 """How long it waits before it asks again for what the store refused to say."""
+UNDELETED_S = 60
+"""How long a topic waits whose deletion the store has refused. It ends no term: all else goes on."""
 
 _log = log.get(__name__)
 
@@ -494,7 +500,8 @@ class Term:
         self._topics = await self._stored_topics()
         images = await read_states(self._store, list(self._topics.values()), self._patience_ms)
         self._elections.begin(images)
-        out = machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
+        out = machine.on_deleting(self._controller, await self._deleted_partitions(), self._clock())
+        out += machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
         self._others.know(brokers.endpoints)
         self._pictures.on_brokers(brokers.endpoints, brokers.racks)
         self._carry_out(out)
@@ -583,7 +590,8 @@ class Term:
                 if image is None:
                     continue
                 may_lose = topic.may_lose(partition[1])
-                if image.state.min_isr != topic.min_isr or image.may_lose != may_lose:
+                # A write that is out may make the stored state another one: what is wanted after it counts, too.
+                if {image.state.min_isr, image.min_isr} != {topic.min_isr} or image.may_lose != may_lose:
                     out += machine.on_wish(self._controller, partition, self._clock(), min_isr=topic.min_isr, may_lose=may_lose)
         return out
 
@@ -668,14 +676,53 @@ class Term:
         names = await self._store.children(paths.DELETE_TOPICS, self._on_deleted)
         data, stat = await self._store.get(paths.DELETE_TOPICS, self._on_deleted)
         for name in read_deleted(names, data):
-            await self._delete(name)
+            try:
+                await self._delete(name)
+            except StoreError as error:
+                if isinstance(error, (SessionLostError, UnknownOutcomeError)) or error.path == paths.CONTROLLER_EPOCH:
+                    raise
+                # The next controller would fail by the same, and decide nothing else either.
+                _log.error("topic=%s can't be deleted, and is tried again in %d s: %s", name, UNDELETED_S, error)
+                self._running.start(self._delete_later())
         if data and read_deleted([], data):
-            await self._store.set(paths.DELETE_TOPICS, to_json(version=1, topics=[]), stat.version)
+            with contextlib.suppress(BadVersionError):  # Somebody has listed others, which are looked at again.
+                await self._store.set(paths.DELETE_TOPICS, to_json(version=1, topics=[]), stat.version)
+
+    async def _delete_later(self) -> None:
+        await asyncio.sleep(UNDELETED_S)
+        self._on_deleted("", Event.CHANGED)
+
+    async def _deleted_partitions(self) -> list[Partition]:
+        """The partitions of topics of which a former controller may have removed a part."""
+        data, _ = await self._store.get(paths.DELETE_TOPICS)
+        names = read_deleted(await self._store.children(paths.DELETE_TOPICS), data)
+        return list(_partitions_of(self._topics[name] for name in names if name in self._topics))
 
     async def _delete(self, name: str) -> None:
-        """Delete a topic everywhere. What a controller that ended has left of it is done again."""
-        topic = await self._stored_topic(name)
-        partitions = [] if topic is None else _partitions_of([topic])
+        """Delete a topic everywhere. What a controller that ended has left of it is done again. Raises StoreError."""
+        for _ in range(TRIES):
+            stat = await self._store.exists(paths.topic(name))
+            topic = await self._stored_topic(name)
+            partitions = [] if topic is None else _partitions_of([topic])
+            await self._begin_deletion(partitions)
+            away = [] if topic is None else await self._stop_replicas(topic)
+            try:
+                await self._remove_nodes(name, stat, topic, away)
+                break
+            except (BadVersionError, NotEmptyError, NodeExistsError, NoNodeError) as error:
+                if error.path == paths.CONTROLLER_EPOCH:
+                    raise
+                _log.info("topic=%s has changed while it was deleted: it is looked at again", name)
+        else:
+            raise StoreError(paths.topic(name), "others change it as quickly as it is deleted")
+        if topic is not None:
+            self._removed.add(topic.topic_id)
+        self._topics.pop(name, None)
+        self._put(lambda: machine.on_deleted(self._controller, partitions, self._clock()))
+        _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
+
+    async def _begin_deletion(self, partitions: Sequence[Partition]) -> None:
+        """Have everybody told that these go; no write of their states is out then, or follows."""
         done = asyncio.Event()
 
         def begin() -> Out:
@@ -688,21 +735,21 @@ class Term:
         await done.wait()
         while not machine.is_settled(self._controller, partitions):  # noqa: ASYNC110 - writes that are out end by themselves
             await asyncio.sleep(TICK_S / 10)
-        away = [] if topic is None else await self._stop_replicas(topic)
-        operations: list[Operation] = list(machine.guard(self._controller))
+
+    async def _remove_nodes(self, name: str, stat: Stat | None, topic: StoredTopic | None, away: Collection[int]) -> None:
+        """Remove a topic's nodes, its own by the version that was read: it may have grown since. Raises StoreError."""
+        last = machine.guard(self._controller)
         if topic is not None and away:
             path = f"{paths.DELETED}/{uuid_text(topic.topic_id)}"
             if await self._store.exists(path) is None:
-                operations.append(Create(path, to_json(version=1, topic=name, brokers=sorted(away)), parents=True))
-        for path in (paths.topic(name), paths.topic_config(name), paths.deleted_topic(name)):
+                last.append(Create(path, to_json(version=1, topic=name, brokers=sorted(away)), parents=True))
+        if stat is not None:
+            await self._store.empty(paths.topic(name), machine.guard(self._controller))
+            last.append(Delete(paths.topic(name), stat.version))
+        for path in (paths.topic_config(name), paths.deleted_topic(name)):
             if await self._store.exists(path) is not None:
-                operations.append(Delete(path, recursive=True))
-        await self._store.multi(operations)
-        if topic is not None:
-            self._removed.add(topic.topic_id)
-        self._topics.pop(name, None)
-        self._put(lambda: machine.on_deleted(self._controller, partitions, self._clock()))
-        _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
+                last.append(Delete(path, recursive=True))
+        await self._store.multi(last)
 
     async def _stored_topic(self, name: str) -> StoredTopic | None:
         """A topic as the store has it, since the look that shows it may still be under way; if it can't be read, as it was

@@ -153,7 +153,8 @@ class Pictures:
         shown = []
         for partition in partitions:
             image = controller.partitions.get(partition)
-            if image is None or image.state.partition_epoch < 0:
+            # Of a topic that is being deleted the states may be gone already: it is hidden all the same.
+            if image is None or not (image.state.is_created or partition in controller.deleting):
                 continue
             state = replace(image.state, leader=BEING_DELETED) if partition in controller.deleting else image.state
             offline = planning.offline(image, controller.registrations)

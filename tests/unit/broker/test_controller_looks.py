@@ -1,21 +1,51 @@
-"""What a controller reads of topics while one of them is removed: it doesn't come back."""
+"""What a controller reads and writes of topics while one of them is removed or altered, large ones too."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import cast
 
+import pytest
+
+from penstock.broker.cluster.messages import (
+    BEING_DELETED,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    RoleAnswer,
+    StopReplica,
+    StopReplicaAnswer,
+    UpdateMetadata,
+)
+from penstock.broker.cluster.registration import Member
 from penstock.broker.configs.confignodes import config_json
+from penstock.broker.replication import registration
 from penstock.broker.replication.controllership import Controllership, Elections, Others, Term
+from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
-from penstock.broker.store.base import Create, Sessions, Stat, Store, Watch, paths
+from penstock.broker.store.base import (
+    MULTI_OPERATIONS,
+    Create,
+    Delete,
+    Operation,
+    Sessions,
+    Set,
+    Stat,
+    Store,
+    TooLargeError,
+    Watch,
+    paths,
+)
+from penstock.broker.store.values import to_json
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topics.nodes import topic_json
 from penstock.broker.uuids import new_uuid
-from support.store_homes import WAIT_S, EmbeddedHome, play
+from penstock.errors import ErrorCode
+from support.store_homes import WAIT_S, EmbeddedHome, Seen, play
 
 CONFIG: dict[str, object] = {
     "unclean.leader.election.enable": False,
@@ -55,11 +85,12 @@ class Gate:
 
 
 class SlowStore(SessionStore):
-    """A store that takes its time for two kinds of reads."""
+    """A store that takes its time for two kinds of reads, for writes of states, and before it removes a topic's own node. It
+    can't remove that of a topic named `stuck`."""
 
     def __init__(self, sessions: Sessions) -> None:
         super().__init__(sessions)
-        self.lists, self.configs = Gate(), Gate()
+        self.lists, self.configs, self.states, self.ends = Gate(), Gate(), Gate(), Gate()
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         if path.startswith(paths.TOPIC_CONFIGS):
@@ -70,6 +101,16 @@ class SlowStore(SessionStore):
         if path == paths.TOPICS:
             await self.lists.pass_through()
         return await super().children(path, watch)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        for one in operations:
+            if isinstance(one, Delete) and one.path == paths.topic("stuck"):
+                raise TooLargeError(one.path, "it never gets small enough")
+            if isinstance(one, Delete) and one.path == paths.topic("t"):
+                await self.ends.pass_through()
+            elif isinstance(one, Set) and one.path.endswith("/state"):
+                await self.states.pass_through()
+        return await super().multi(operations)
 
 
 class OneSession(Sessions):
@@ -84,20 +125,46 @@ class OneSession(Sessions):
         return await self._home.session()
 
 
-class Nobody:
-    """No broker lives."""
+class Brokers:
+    """Brokers that take every role, and delete every replica, when they are told to."""
+
+    def __init__(self) -> None:
+        self.hidden: set[Partition] = set()
+        """Partitions that they were told are being deleted."""
 
     def know(self, endpoints: object) -> None:
         """Nobody is dialled."""
 
+    async def send_roles(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
+        """All is well."""
+        answers = {role.partition: RoleAnswer(ErrorCode.NONE) for role in request.roles}
+        return LeaderAndIsrAnswer(request.broker, request.broker_epoch, ErrorCode.NONE, request.controller_epoch, answers)
+
+    async def send_picture(self, picture: UpdateMetadata) -> int:
+        """All is well."""
+        self.hidden |= {one.partition for one in picture.partitions if one.state.leader == BEING_DELETED}
+        return int(ErrorCode.NONE)
+
+    async def send_stop(self, request: StopReplica) -> StopReplicaAnswer:
+        """All is well."""
+        return StopReplicaAnswer(request.broker, request.broker_epoch, ErrorCode.NONE, request.controller_epoch)
+
+
+async def live(store: Store) -> None:
+    """Register broker 1."""
+    protocols = {"PLAINTEXT": "PLAINTEXT"}
+    address = {"host": "h", "port": 1, "endpoints": ["PLAINTEXT://h:1"], "listener_security_protocol_map": protocols}
+    home = {"folders": [{"id": "1"}], "machine": "m", "boot": "b"}
+    await registration.register(store, Member(1, "run", clean=True), address, home)
+
 
 @contextlib.asynccontextmanager
-async def controller(store: Store) -> AsyncIterator[Term]:
+async def controller(store: Store, others: Brokers | None = None) -> AsyncIterator[Term]:
     """The term of a controller that has begun."""
     made = Controllership(
         1,
         store,
-        cast(Others, Nobody()),
+        cast(Others, others or Brokers()),
         CONFIG,
         now_ms=lambda: 1,
         monotonic_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
@@ -115,9 +182,10 @@ async def controller(store: Store) -> AsyncIterator[Term]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def create(store: Store, name: str) -> bytes:
+async def create(store: Store, name: str, partitions: int = 1, replicas: Sequence[int] = (1,)) -> bytes:
     """Write a topic's nodes; its id."""
-    topic = Topic(name, new_uuid(), [PartitionState(0, -1, 0, [1], [])], {})
+    states = [PartitionState(index, -1, 0, list(replicas), []) for index in range(partitions)]
+    topic = Topic(name, new_uuid(), states, {})
     await store.multi([Create(paths.topic_config(name), config_json({})), Create(paths.topic(name), topic_json(topic))])
     return topic.topic_id
 
@@ -127,6 +195,21 @@ async def shown(term: Term, name: str, topic_id: bytes | None) -> None:
     while True:
         image = term._controller.partitions.get((name, 0))
         if (None if image is None else image.topic_id) == topic_id:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def gone(store: Store, path: str) -> None:
+    """Wait until there is no such node."""
+    while await store.exists(path) is not None:  # noqa: ASYNC110 - nothing tells it but asking
+        await asyncio.sleep(0.01)
+
+
+async def led(term: Term, name: str, partitions: int) -> None:
+    """Wait until all partitions of a topic have leaders, by the store's word."""
+    while True:
+        images = [term._controller.partitions.get((name, index)) for index in range(partitions)]
+        if all(image is not None and image.state.leader == 1 for image in images):
             return
         await asyncio.sleep(0.01)
 
@@ -151,8 +234,7 @@ def test_a_topic_that_is_removed_while_it_is_read_does_not_come_back(tmp_path: P
             term.configs_changed()
             await store.configs.reached()  # The look has read the topic's node, and not yet its configs.
             await other.create(paths.deleted_topic("t"))
-            while await other.exists(paths.topic("t")) is not None:  # noqa: ASYNC110 - nothing tells it but asking
-                await asyncio.sleep(0.01)
+            await gone(other, paths.topic("t"))
             await shown(term, "t", None)
             store.lists.close()
             store.configs.open()
@@ -187,8 +269,142 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_the_new_one(tmp_path: Pa
             # The new one is deleted as what it is, by its own id and replicas.
             await other.create(paths.deleted_topic("t"))
             await shown(term, "t", None)
-            while await other.exists(paths.deleted_topic("t")) is not None:  # noqa: ASYNC110 - nothing tells it but asking
-                await asyncio.sleep(0.01)
+            await gone(other, paths.deleted_topic("t"))
             assert await other.children(paths.TOPICS) == []
+
+    play(home, scenario)
+
+
+MANY = MULTI_OPERATIONS
+"""Partitions whose nodes don't fit into one multi."""
+
+
+def test_a_topic_of_many_partitions_is_deleted_by_the_controller_that_began(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S), controller(store) as term:
+            await create(other, "t", MANY)
+            await led(term, "t", MANY)
+            await other.create(paths.deleted_topic("t"))
+            await gone(other, paths.deleted_topic("t"))
+            assert await other.children(paths.TOPICS) == await other.children(paths.TOPIC_CONFIGS) == []
+            await create(other, "t")
+            await led(term, "t", 1)
+            assert not term._is_over
+
+    play(home, scenario)
+
+
+def test_another_controller_goes_on_with_a_deletion_and_makes_nothing_of_it_again(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S):
+            async with controller(store) as term:
+                await create(other, "t", MANY)
+                await led(term, "t", MANY)
+                store.ends.close()
+                await other.create(paths.deleted_topic("t"))
+                await store.ends.reached()
+            assert await other.tree(paths.topic("t")) == {}  # Only the topic's own node is left.
+            brokers, made = Brokers(), Seen()
+            await other.children(paths.topic("t"), made)
+            store.ends.close()
+            async with controller(store, brokers) as term:
+                await store.ends.reached()
+                await carried_out(term)
+                assert not made.events, "a state was made again"
+                assert brokers.hidden == {("t", index) for index in range(MANY)}
+                store.ends.open()
+                await gone(other, paths.deleted_topic("t"))
+                assert await other.exists(paths.topic("t")) is None
+                await shown(term, "t", None)
+
+    play(home, scenario)
+
+
+def test_a_topic_that_grows_while_it_is_deleted_goes_whole(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S), controller(store) as term:
+            await create(other, "t")
+            await led(term, "t", 1)
+            store.ends.close()
+            await other.create(paths.deleted_topic("t"))
+            await store.ends.reached()
+            node = json.loads((await other.get(paths.topic("t")))[0])
+            node["partitions"]["1"] = [1]
+            await other.set(paths.topic("t"), to_json(**node))
+            while ("t", 1) not in term._controller.partitions:  # noqa: ASYNC110 - nothing tells it but asking
+                await asyncio.sleep(0.01)
+            store.ends.open()
+            await gone(other, paths.deleted_topic("t"))
+            assert await other.children(paths.TOPICS) == []
+            await carried_out(term)
+            assert not term._controller.partitions and not term._controller.deleting
+
+    play(home, scenario)
+
+
+def test_a_topic_that_cannot_be_deleted_holds_up_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S), controller(store) as term:
+            for name in ("stuck", "t"):
+                await create(other, name)
+                await led(term, name, 1)
+            for name in ("stuck", "t"):
+                await other.create(paths.deleted_topic(name))
+            await gone(other, paths.deleted_topic("t"))
+            await create(other, "later")
+            await led(term, "later", 1)
+            assert not term._is_over
+            assert await other.children(paths.DELETE_TOPICS) == ["stuck"]
+        assert "topic=stuck can't be deleted" in caplog.text
+
+    play(home, scenario)
+
+
+def test_a_config_that_is_altered_twice_within_one_write_ends_as_it_was(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S), controller(store) as term:
+            await create(other, "t")
+            await led(term, "t", 1)
+            path = paths.topic_config("t")
+            store.states.close()
+            await other.set(path, config_json({"min.insync.replicas": "3"}))
+            term.configs_changed()
+            await store.states.reached()
+            await other.set(path, config_json({"min.insync.replicas": "1"}))
+            term.configs_changed()
+            while term._topics["t"].min_isr != 1:  # noqa: ASYNC110 - nothing tells it but asking
+                await asyncio.sleep(0.01)
+            await carried_out(term)
+            store.states.open()
+            partition = ("t", 0)
+            while partition in term._controller.writing:  # noqa: ASYNC110 - nothing tells it but asking
+                await asyncio.sleep(0.01)
+            state = await read_one_state(other, partition)
+            assert state is not None and state.min_isr == 1
 
     play(home, scenario)
