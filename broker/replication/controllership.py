@@ -677,7 +677,7 @@ class Term:
         data, stat = await self._store.get(paths.DELETE_TOPICS, self._on_deleted)
         for name in read_deleted(names, data):
             try:
-                await self._delete(name)
+                await self._delete(name, await self._deleted_id(name))
             except StoreError as error:
                 if isinstance(error, (SessionLostError, UnknownOutcomeError)) or error.path == paths.CONTROLLER_EPOCH:
                     raise
@@ -696,13 +696,29 @@ class Term:
         """The partitions of topics of which a former controller may have removed a part."""
         data, _ = await self._store.get(paths.DELETE_TOPICS)
         names = read_deleted(await self._store.children(paths.DELETE_TOPICS), data)
-        return list(_partitions_of(self._topics[name] for name in names if name in self._topics))
+        topics = [self._topics[name] for name in names if name in self._topics]
+        return list(
+            _partitions_of([one for one in topics if await self._deleted_id(one.name) in ("", uuid_text(one.topic_id))])
+        )
 
-    async def _delete(self, name: str) -> None:
-        """Delete a topic everywhere. What a controller that ended has left of it is done again. Raises StoreError."""
+    async def _deleted_id(self, name: str) -> str:
+        """The id of the topic that a mark is about; "": whichever has the name, as it is with Kafka's tools."""
+        try:
+            data, _ = await self._store.get(paths.deleted_topic(name))
+        except NoNodeError:
+            return ""
+        return data.decode("ascii", "replace")
+
+    async def _delete(self, name: str, topic_id: str) -> None:
+        """Delete a topic everywhere; if another id than its own is given, only the mark goes. What a controller that ended has
+        left of it is done again. Raises StoreError."""
         for _ in range(TRIES):
             stat = await self._store.exists(paths.topic(name))
-            topic = await self._stored_topic(name)
+            topic = None if stat is None else await self._stored_topic(name)
+            if topic is not None and topic_id not in ("", uuid_text(topic.topic_id)):
+                _log.info("topic=%s isn't deleted: it was made after the one that somebody wanted to be deleted", name)
+                await self._store.multi([*machine.guard(self._controller), Delete(paths.deleted_topic(name))])
+                return
             partitions = [] if topic is None else _partitions_of([topic])
             await self._begin_deletion(partitions)
             away = [] if topic is None else await self._stop_replicas(topic)
@@ -746,6 +762,8 @@ class Term:
         if stat is not None:
             await self._store.empty(paths.topic(name), machine.guard(self._controller))
             last.append(Delete(paths.topic(name), stat.version))
+        else:  # Refused if somebody has made it meanwhile, whose configs these would be.
+            last += [Create(paths.topic(name)), Delete(paths.topic(name))]
         for path in (paths.topic_config(name), paths.deleted_topic(name)):
             if await self._store.exists(path) is not None:
                 last.append(Delete(path, recursive=True))

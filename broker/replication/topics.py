@@ -441,7 +441,8 @@ class ClusterTopics(Topics):
         topic = self.known(name)
         async with stored(name):
             try:
-                await self._store.create(paths.deleted_topic(name))
+                # This broker may not have heard yet that the topic was deleted and made again: the id says which one is meant.
+                await self._store.create(paths.deleted_topic(name), uuid_text(topic.topic_id).encode())
             except NodeExistsError:
                 _log.debug("topic=%s is being deleted already", name)
         await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")

@@ -43,7 +43,7 @@ from penstock.broker.store.base import (
 from penstock.broker.store.values import to_json
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topics.nodes import topic_json
-from penstock.broker.uuids import new_uuid
+from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode
 from support.store_homes import WAIT_S, EmbeddedHome, Seen, play
 
@@ -353,6 +353,51 @@ def test_a_topic_that_grows_while_it_is_deleted_goes_whole(tmp_path: Path) -> No
             assert await other.children(paths.TOPICS) == []
             await carried_out(term)
             assert not term._controller.partitions and not term._controller.deleting
+
+    play(home, scenario)
+
+
+def test_a_topic_that_is_made_while_a_mark_of_its_name_goes_is_whole_or_goes_too(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S), controller(store) as term:
+            store.ends.close()
+            await other.create(paths.deleted_topic("t"))
+            await store.ends.reached()  # It has seen that there is no such topic.
+            await create(other, "t")
+            store.ends.open()
+            await gone(other, paths.deleted_topic("t"))
+            assert await other.children(paths.TOPICS) == await other.children(paths.TOPIC_CONFIGS) == []
+            await shown(term, "t", None)
+
+    play(home, scenario)
+
+
+def test_a_topic_is_not_deleted_in_place_of_the_one_before_it(tmp_path: Path) -> None:
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S):
+            async with controller(store) as term:
+                topic_id = await create(other, "t")
+                await led(term, "t", 1)
+                await other.create(paths.deleted_topic("t"), uuid_text(new_uuid()).encode())
+                await gone(other, paths.deleted_topic("t"))
+                assert term._controller.partitions["t", 0].topic_id == topic_id and not term._controller.deleting
+            await other.create(paths.deleted_topic("t"), uuid_text(new_uuid()).encode())
+            async with controller(store) as term:
+                await gone(other, paths.deleted_topic("t"))
+                await led(term, "t", 1)
+                assert not term._controller.deleting
+                await other.create(paths.deleted_topic("t"), uuid_text(topic_id).encode())
+                await gone(other, paths.topic("t"))
 
     play(home, scenario)
 
