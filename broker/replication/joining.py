@@ -84,10 +84,7 @@ class Joining:
     async def _note(self, topics: ClusterTopics, dirs: LogDirs) -> None:
         """A controller has dealt with what this broker may have lost."""
         await topics.logs.note_opened()
-        failed = await topics.marks.failed_log_dirs()
-        still = [log_dir.id for log_dir in dirs if log_dir.offline and log_dir.id in failed]
-        if still != failed:
-            await self.store.multi([await topics.marks.log_dirs_node(await topics.marks.log_dirs(), still)])
+        await topics.marks.forget_failures(lambda failed: any(one.offline and one.id == failed for one in dirs))
 
     def member(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor

@@ -8,11 +8,22 @@ failed while it ran, by id.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from penstock import log
 from penstock.broker.logs.logdirs import Key
-from penstock.broker.store.base import Create, Operation, Store, StoreError, paths, putting
+from penstock.broker.store.base import (
+    BadVersionError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+    StoreError,
+    paths,
+    putting,
+)
 from penstock.broker.store.values import Fields, to_json
 from penstock.broker.topic import by_topic
 
@@ -57,33 +68,54 @@ class Marks:
 
     async def log_dirs(self) -> dict[str, str]:
         """The log folders that there were, path by id; none at the first start, and at that of an earlier version's store."""
-        path = paths.log_dirs(self._node_id)
-        if await self._store.exists(path) is None:
-            return {}
-        return Fields.read(path, (await self._store.get(path))[0]).texts("dirs")
+        return (await self._read_log_dirs())[0]
 
     async def failed_log_dirs(self) -> list[str]:
         """The ids of log folders that failed in a run that no controller has dealt with yet."""
+        return (await self._read_log_dirs())[1]
+
+    async def _read_log_dirs(self) -> tuple[dict[str, str], list[str], int | None]:
+        """Path by id, the ids of those that failed, and the version of the node; None: there is none."""
         path = paths.log_dirs(self._node_id)
-        if await self._store.exists(path) is None:
-            return []
-        return [str(one) for one in json.loads((await self._store.get(path))[0]).get("failed", [])]
+        try:
+            data, stat = await self._store.get(path)
+        except NoNodeError:
+            return {}, [], None
+        return Fields.read(path, data).texts("dirs"), [str(one) for one in json.loads(data).get("failed", [])], stat.version
 
     async def log_dirs_node(self, log_dirs: Mapping[str, str], failed: Collection[str] = ()) -> Operation:
         """The change of the store that says which log folders there are, and which of them failed."""
-        more = {"failed": sorted(failed)} if failed else {}
-        return await putting(self._store, paths.log_dirs(self._node_id), to_json(version=1, dirs=dict(log_dirs), **more))
+        return await putting(self._store, paths.log_dirs(self._node_id), _log_dirs_json(log_dirs, failed))
 
     async def note_failure(self, log_dir: str) -> None:
         """Store that a log folder has failed, by its id, and tell the controller. Raises StoreError."""
-        failed = {*await self.failed_log_dirs(), log_dir}
         told = to_json(version=1, broker=self._node_id, event=LOG_DIR_FAILURE)
-        await self._store.multi(
-            [
-                await self.log_dirs_node(await self.log_dirs(), failed),
-                Create(f"{paths.LOG_DIR_EVENTS}/log_dir_event_", told, sequence=True),
-            ]
-        )
+        event = Create(f"{paths.LOG_DIR_EVENTS}/log_dir_event_", told, sequence=True)
+        await self._alter_failed(lambda failed: {*failed, log_dir}, event)
+
+    async def forget_failures(self, has_failed: Callable[[str], bool]) -> None:
+        """A controller has dealt with failures: forget them, but for folders that still have failed, by their ids. Raises
+        StoreError."""
+        await self._alter_failed(lambda failed: set(filter(has_failed, failed)))
+
+    async def _alter_failed(self, alter: Callable[[set[str]], set[str]], *more: Operation) -> None:
+        """Store other folders as failed, and do `more` in the same step. Several folders may fail at once: where the node is
+        no longer as it was read, that is altered which is there then (*a failure that another one's note has taken back*)."""
+        path = paths.log_dirs(self._node_id)
+        while True:
+            log_dirs, noted, version = await self._read_log_dirs()
+            failed = alter(set(noted))
+            if failed == set(noted) and not more:
+                return
+            data = _log_dirs_json(log_dirs, failed)
+            write = Create(path, data, parents=True) if version is None else Set(path, data, version)
+            try:
+                await self._store.multi([write, *more])
+            except (BadVersionError, NodeExistsError, NoNodeError) as error:
+                if error.path != path:
+                    raise
+            else:
+                return
 
     async def mark_deleted(self, name: str) -> None:
         """Store that the deletion of a topic has begun. Raises StoreError."""
@@ -99,3 +131,8 @@ class Marks:
         if not all(isinstance(name, str) for name in marked):
             raise node.wrong("`topics` should hold names")
         return marked
+
+
+def _log_dirs_json(log_dirs: Mapping[str, str], failed: Collection[str]) -> bytes:
+    more = {"failed": sorted(failed)} if failed else {}
+    return to_json(version=1, dirs=dict(log_dirs), **more)
