@@ -127,9 +127,9 @@ class ClusterMember(OtherBrokers, Protocol):
         """What it counts."""
         ...
 
-    async def low_watermark(self, partition: Partition, offset: int) -> int:
+    async def low_watermark(self, partition: Partition, topic_id: bytes, offset: int) -> int:
         """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
-        answers it. Raises KafkaError."""
+        answers it. Raises KafkaError, also once a later topic has the name."""
         ...
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:

@@ -42,7 +42,8 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
     try:
         outcomes = await deadline.wait(context.topics.logs.ask_each(keys, context.log_manager.delete_records, before))
         if context.cluster is not None:
-            waits = [_followed(context.cluster, *one, deadline) for one in zip(keys, outcomes, strict=True)]
+            ids = [known.topic_id for _, known, _ in wanted]
+            waits = [_followed(context.cluster, *one, deadline) for one in zip(keys, ids, outcomes, strict=True)]
             outcomes = list(await asyncio.gather(*waits))
     except KafkaError as error:
         outcomes = [error] * len(wanted)
@@ -57,13 +58,13 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
 
 
 async def _followed(
-    cluster: ClusterMember, partition: Partition, outcome: int | KafkaError | OSError, deadline: Deadline
+    cluster: ClusterMember, partition: Partition, topic_id: bytes, outcome: int | KafkaError | OSError, deadline: Deadline
 ) -> int | KafkaError | OSError:
     """Where the logs of all live replicas begin, once this broker's begins where `outcome` says."""
     if not isinstance(outcome, int):
         return outcome
     try:
-        return await deadline.wait(cluster.low_watermark(partition, outcome))
+        return await deadline.wait(cluster.low_watermark(partition, topic_id, outcome))
     except KafkaError as error:
         return error
 

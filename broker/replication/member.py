@@ -364,11 +364,11 @@ class Cluster:
                     found[broker] = Endpoint(at.host, at.port)
         return found
 
-    async def low_watermark(self, partition: Partition, offset: int) -> int:
+    async def low_watermark(self, partition: Partition, topic_id: bytes, offset: int) -> int:
         """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
-        answers it. Raises KafkaError."""
+        answers it. Raises KafkaError, also once a later topic has the name."""
         while True:
-            starts = await self._replicas.log_starts(partition)
+            starts = await self._replicas.log_starts(partition, topic_id)
             if all(start >= offset for broker, start in starts.items() if broker in self._topics.live):
                 return offset
             await asyncio.sleep(LOOK_S)  # Followers hear of it, and say that they have, with their fetches.
@@ -506,9 +506,12 @@ class Cluster:
 
     # Configs
 
-    async def _configs_of(self, name: str) -> dict[str, str]:
+    async def _configs_of(self, name: str, topic_id: bytes | None) -> dict[str, str]:
+        """A topic's own configs; the one that this broker knows may be a former one of the name. Raises StoreError."""
         topic = self._topics.get(name)
-        return await self._topics.read_configs(name) if topic is None else topic.configs
+        if topic is None or topic.topic_id != topic_id:
+            return await self._topics.read_configs(name)
+        return topic.configs
 
     async def _topic_altered(self, name: str) -> None:
         await self._topics.take_configs(name)

@@ -103,8 +103,8 @@ class _Log:
 class Replicas:
     """All replicas of one broker. On the loop; what may wait for a disk is done in the executor's threads.
 
-    configs: a topic's own configs. alter: asks the controller for another ISR; raises OSError where it can't be reached.
-    lease_is_over: others may lead by now. isolate: told what is led here and served to no client.
+    configs: a topic's own configs, by its name and id. alter: asks the controller for another ISR; raises OSError where it
+    can't be reached. lease_is_over: others may lead by now. isolate: told what is led here and served to no client.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Replicas:
         fetchers: FetcherThreads,
         *,
         coordinators: Coordinators,
-        configs: Callable[[str], Awaitable[dict[str, str]]],
+        configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]],
         alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
         lease_is_over: Callable[[], bool],
         isolate: Callable[[Collection[Partition]], None],
@@ -210,8 +210,8 @@ class Replicas:
                 request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
             for role in request.roles:
                 await self._forget_former(role)
-            names = {role.partition[0] for role in request.roles}
-            configs = dict(zip(names, await asyncio.gather(*map(self._configs, names)), strict=True))
+            ids = {role.partition[0]: role.topic_id for role in request.roles}
+            configs = dict(zip(ids, await asyncio.gather(*map(self._configs, ids, ids.values())), strict=True))
             for name, own in configs.items():
                 self._note_configs(name, own)
             failed = await self._open(request.roles, configs)
@@ -260,8 +260,7 @@ class Replicas:
             del self._deleted[next(iter(self._deleted))]
 
     async def _drop_one(self, partition: Partition, topic_id: bytes, *, deletes: bool) -> int:
-        held = self.roles.replicas.get(partition)
-        if held is not None and held.known is not None and held.known.topic_id != topic_id:
+        if self._topic_id(partition) not in (None, topic_id):
             return int(ErrorCode.NONE)  # Of an earlier topic of this name.
         self._resign([partition])
         error, is_gone = await self._in_thread(self._drop, partition, topic_id, deletes)
@@ -309,11 +308,14 @@ class Replicas:
         """How many partitions this broker leads, and serves to no client."""
         return len(self._isolated)
 
-    async def log_starts(self, partition: Partition) -> dict[int, int]:
-        """Where the logs of the others begin, as their fetches say, of a partition that is led here. Raises KafkaError."""
-        return await self._in_thread(self._log_starts, partition)
+    async def log_starts(self, partition: Partition, topic_id: bytes) -> dict[int, int]:
+        """Where the logs of the others begin, as their fetches say, of a partition that is led here. Raises KafkaError, also
+        where another topic has the name."""
+        return await self._in_thread(self._log_starts, partition, topic_id)
 
-    def _log_starts(self, partition: Partition) -> dict[int, int]:
+    def _log_starts(self, partition: Partition, topic_id: bytes) -> dict[int, int]:
+        if self._logs.topic_id(*partition) != topic_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition[0]}-{partition[1]} is another topic's by now")
         if self._logs.replica_state(*partition).role != "leader":
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition[0]}-{partition[1]} is led by another broker")
         return {mark.broker: mark.log_start for mark in self._logs.marks(*partition)}
@@ -333,7 +335,7 @@ class Replicas:
                 if not names or name in names:
                     by_name.setdefault(name, []).append(index)
             for name, indexes in by_name.items():
-                configs = await self._configs(name)
+                configs = await self._configs(name, self._topic_id((name, indexes[0])))
                 settings = log_config(self._config, configs)
                 for index in indexes:
                     with contextlib.suppress(KafkaError):  # It isn't open.
@@ -354,14 +356,28 @@ class Replicas:
 
     async def _forget_former(self, role: PartitionRole) -> None:
         """A replica of an earlier topic of this name, whose deletion this broker has missed, is set aside."""
-        partition, held = role.partition, self.roles.replicas.get(role.partition)
-        if held is None or held.known is None or held.known.topic_id == role.topic_id:
+        partition = role.partition
+        if self._topic_id(partition) in (None, role.topic_id):
             return
         self._resign([partition])
-        await self._in_thread(self._set_aside, partition)
-        del self.roles.replicas[partition]
+        try:
+            await self._in_thread(self._set_aside, partition)
+        except OSError as error:  # If the new log needs its place, that fails as well, for this partition alone.
+            _log.error("topic=%s partition=%d was made again, and its former log can't be set aside: %s", *partition, error)
+        else:
+            _log.warning("topic=%s partition=%d was deleted and made again: its former log is set aside", *partition)
+        self.roles.replicas.pop(partition, None)
         self._damaged.discard(partition)
-        _log.warning("topic=%s partition=%d was deleted and made again: its former log is set aside", *partition)
+
+    def _topic_id(self, partition: Partition) -> bytes | None:
+        """Of which topic the replica is that is here: by its open log, which may have no role yet (*a session that ended while
+        logs were opened, and the next topic of the name led with the records of this one*), or else by its role. None: neither
+        is here."""
+        try:
+            return self._logs.topic_id(*partition)
+        except KafkaError:  # It isn't open.
+            held = self.roles.replicas.get(partition)
+            return None if held is None or held.known is None else held.known.topic_id
 
     def _resign(self, partitions: Iterable[Partition]) -> None:
         """This broker coordinates nothing in these any more."""

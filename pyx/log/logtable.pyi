@@ -92,6 +92,9 @@ class LogTable(LogSetOwner):
         """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
         but a full disk isn't reported again."""
 
+    def topic_id(self, topic: str, partition: int) -> bytes:
+        """Of which topic an open log is: a name may be used again. Raises KafkaError."""
+
     def folder_of(self, topic: str, partition: int) -> str:
         """The log folder that holds the partition."""
 

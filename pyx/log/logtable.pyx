@@ -317,6 +317,10 @@ cdef class LogTable(LogSetOwner):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
         return led
 
+    def topic_id(self, str topic, int partition):
+        """Of which topic a log is; see logtable.pyi."""
+        return _topic_id(self.find(topic, partition).p)
+
     cdef Folder folder(self, str path):
         found = self.folders.get(path)
         if found is None:
@@ -450,6 +454,8 @@ cdef class LogTable(LogSetOwner):
         with self.lock:
             led = self.led.get(key)
             if led is not None:
+                if _topic_id(led.p) != topic_id:
+                    raise ValueError(f"`{topic}-{partition}` is led already, for another topic of that name")
                 if os.fsdecode(led.p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
                     raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
             elif key in self.opening:

@@ -1,14 +1,26 @@
-"""Roles that come after the deletion of their topic: a large message of roles is overtaken by a small one that deletes."""
+"""Roles and answers that come after the deletion of their topic, also once another topic has its name.
+
+A large message of roles is overtaken by a small one that deletes; the controller's answer to a proposal is under way for long;
+a session ends while the logs of its roles are being opened.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
     LeaderAndIsrAnswer,
     LeaderAndIsrRequest,
     PartitionRole,
@@ -17,12 +29,15 @@ from penstock.broker.cluster.messages import (
 )
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import SCHEMA
-from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.logs.logdirs import LogDirs, topic_id_in
 from penstock.broker.replication.replicas import Replicas
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logmanager import LogManager
+from support.dataplane import batch
 
 BROKER_EPOCH, PARTITION = 5, ("t", 0)
+FORMER, LATER = bytes([1] * 16), bytes([2] * 16)
+WAIT_S = 60.0
 
 
 class NoFetchers:
@@ -35,43 +50,167 @@ class NoFetchers:
         """See FetcherThreads."""
 
 
-async def no_configs(name: str) -> dict[str, str]:
+async def no_configs(name: str, topic_id: bytes | None) -> dict[str, str]:
     """A topic has none of its own."""
     return {}
 
 
-def role(topic_id: bytes) -> LeaderAndIsrRequest:
-    """Lead a new partition alone."""
-    state = LeaderAndIsr(1, 0, (1,))
-    told = PartitionRole(PARTITION, topic_id, (1,), state, {1: BROKER_EPOCH})
+async def no_controller(ask: AlterPartition) -> AlterPartitionAnswer:
+    """Nobody answers proposals."""
+    raise ConnectionError
+
+
+def role(topic_id: bytes, *isr: int) -> LeaderAndIsrRequest:
+    """Lead a new partition, alone or with others."""
+    state = LeaderAndIsr(1, 0, (1, *isr), partition_epoch=0)
+    told = PartitionRole(PARTITION, topic_id, state.isr, state, dict.fromkeys(state.isr, BROKER_EPOCH))
     return LeaderAndIsrRequest(1, 1, 1, BROKER_EPOCH, (told,))
 
 
-def test_a_log_is_not_made_again_by_a_role_that_its_deletion_overtook(tmp_path: Path) -> None:
-    deleted, later = bytes([1] * 16), bytes([2] * 16)
+def stop(topic_id: bytes) -> StopReplica:
+    """Delete the partition of that topic."""
+    return StopReplica(1, 1, 1, BROKER_EPOCH, (StoppedReplica(PARTITION, topic_id, delete=True),))
 
-    async def play(held: Replicas) -> list[LeaderAndIsrAnswer]:
-        first = await held.take(role(deleted), lambda: BROKER_EPOCH)
-        assert (tmp_path / "t-0").is_dir()
-        stop = StopReplica(1, 1, 1, BROKER_EPOCH, (StoppedReplica(PARTITION, deleted, delete=True),))
-        assert (await held.drop(stop, lambda: BROKER_EPOCH)).errors == {PARTITION: 0}
-        late = await held.take(role(deleted), lambda: BROKER_EPOCH)
-        assert not (tmp_path / "t-0").exists()
-        return [first, late, await held.take(role(later), lambda: BROKER_EPOCH)]
 
-    dirs, logs = LogDirs.open([tmp_path], 1), LogManager()
+def present() -> int:
+    """The session goes on."""
+    return BROKER_EPOCH
+
+
+def ending() -> Callable[[], int]:
+    """The session ends while roles are being taken."""
+    epochs = iter([BROKER_EPOCH])
+    return lambda: next(epochs, -1)
+
+
+@contextlib.contextmanager
+def replicas(
+    path: Path,
+    alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]] = no_controller,
+    configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]] = no_configs,
+    lag_ms: int = 10_000,
+) -> Iterator[tuple[Replicas, LogManager]]:
+    """The replicas of a broker with one log folder, and their logs."""
+    dirs, logs = LogDirs.open([path], 1), LogManager()
     dirs.admit({}, {})
     with ThreadPoolExecutor(1) as executor:
         held = Replicas(
-            1, BrokerConfig(SCHEMA.parse({}), ()), dirs, logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=no_configs, alter=None, lease_is_over=lambda: False,  # type: ignore[arg-type]
-            isolate=lambda partitions: None, monotonic_ms=lambda: 0,
+            1, BrokerConfig(SCHEMA.parse({"replica.lag.time.max.ms": str(lag_ms)}), ()), dirs, logs, executor, NoFetchers(),
+            coordinators=SimpleNamespace(), configs=configs, alter=alter, lease_is_over=lambda: False,
+            isolate=lambda partitions: None, monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )  # fmt: skip
+        try:
+            yield held, logs
+        finally:
+            for partition in logs.partitions():
+                logs.stop(*partition)
+            dirs.close(clean=False)
+
+
+def write_log(path: Path, topic_id: bytes) -> None:
+    """A log that a run before has left, with five records."""
+    logs = LogManager()
+    logs.lead("t", topic_id, 0, 0, str(path), {})
+    logs.append_client(*PARTITION, batch([b"old"] * 5))
+    logs.stop(*PARTITION)
+    logs.write_checkpoints()
+
+
+def test_a_log_is_not_made_again_by_a_role_that_its_deletion_overtook(tmp_path: Path) -> None:
+    async def play(held: Replicas) -> list[LeaderAndIsrAnswer]:
+        first = await held.take(role(FORMER), present)
+        assert (tmp_path / "t-0").is_dir()
+        assert (await held.drop(stop(FORMER), present)).errors == {PARTITION: 0}
+        late = await held.take(role(FORMER), present)
+        assert not (tmp_path / "t-0").exists()
+        return [first, late, await held.take(role(LATER), present)]
+
+    with replicas(tmp_path) as (held, _):
         answers = asyncio.run(play(held))
-        logs.stop(*PARTITION)
-    dirs.close(clean=False)
     assert [answer.answers[PARTITION].error for answer in answers] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.NONE,
     ]
+
+
+def test_a_log_without_a_role_is_not_taken_for_the_next_topics(tmp_path: Path) -> None:
+    write_log(tmp_path, FORMER)
+
+    async def play(held: Replicas) -> LeaderAndIsrAnswer:
+        assert (await held.take(role(FORMER), ending())).error == ErrorCode.STALE_BROKER_EPOCH
+        return await held.take(role(LATER), present)
+
+    with replicas(tmp_path) as (held, logs):
+        assert (asyncio.run(play(held)).answers[PARTITION].error, logs.partitions()) == (ErrorCode.NONE, [PARTITION])
+        assert (logs.topic_id(*PARTITION), logs.offsets(*PARTITION).log_end) == (LATER, 0)
+    (aside,) = tmp_path.glob("t-0.*-stray")
+    assert topic_id_in(aside) == FORMER and any(file.stat().st_size for file in aside.glob("*.log"))
+
+
+def test_a_log_without_a_role_goes_with_its_own_topic_alone(tmp_path: Path) -> None:
+    write_log(tmp_path, LATER)
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        assert (await held.take(role(LATER), ending())).error == ErrorCode.STALE_BROKER_EPOCH
+        assert (await held.drop(stop(FORMER), present)).errors == {PARTITION: 0}
+        assert await held.remove(PARTITION[0], FORMER)
+        assert logs.offsets(*PARTITION).log_end == 5
+        assert (await held.drop(stop(LATER), present)).errors == {PARTITION: 0}
+
+    with replicas(tmp_path) as (held, logs):
+        asyncio.run(play(held, logs))
+    assert not list(tmp_path.glob("t-0*"))
+
+
+def test_a_log_that_cannot_be_set_aside_holds_up_its_own_partition_alone(tmp_path: Path) -> None:
+    write_log(tmp_path, FORMER)
+
+    async def play(held: Replicas) -> LeaderAndIsrAnswer:
+        await held.take(role(FORMER), present)
+        (tmp_path / "t-0" / "meta.properties").touch()  # A log folder is never set aside.
+        request = role(LATER)
+        other = replace(request.roles[0], partition=("other", 0))
+        return await held.take(replace(request, roles=(*request.roles, other)), present)
+
+    with replicas(tmp_path) as (held, logs):
+        answers = asyncio.run(play(held)).answers
+        assert {one: told.error for one, told in answers.items()} == {
+            PARTITION: ErrorCode.KAFKA_STORAGE_ERROR,
+            ("other", 0): ErrorCode.NONE,
+        }
+        assert logs.partitions() == [("other", 0)]
+
+
+def test_a_log_has_the_configs_of_its_own_topic(tmp_path: Path) -> None:
+    async def configs(name: str, topic_id: bytes | None) -> dict[str, str]:
+        return {} if topic_id == FORMER else {"max.message.bytes": "100"}
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        for topic_id in (FORMER, LATER):
+            await held.take(role(topic_id), present)
+            if topic_id == FORMER:
+                logs.append_client(*PARTITION, batch([bytes(200)]))
+        for _ in range(2):
+            with pytest.raises(KafkaError) as refused:
+                logs.append_client(*PARTITION, batch([bytes(200)]))
+            assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+            await held.configs_changed()
+
+    with replicas(tmp_path, configs=configs) as (held, logs):
+        asyncio.run(play(held, logs))
+
+
+def test_where_logs_begin_is_said_of_the_topic_that_was_asked_about(tmp_path: Path) -> None:
+    async def play(held: Replicas) -> None:
+        await held.take(role(FORMER, 2), present)
+        assert await held.log_starts(PARTITION, FORMER) == {2: 0}
+        await held.drop(stop(FORMER), present)
+        await held.take(role(LATER, 2), present)
+        assert await held.log_starts(PARTITION, LATER) == {2: 0}
+        with pytest.raises(KafkaError) as refused:
+            await held.log_starts(PARTITION, FORMER)
+        assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    with replicas(tmp_path) as (held, _):
+        asyncio.run(play(held))
