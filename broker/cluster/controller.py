@@ -496,6 +496,8 @@ def _next_ask(
 def find_refusal(controller: Controller, image: Image, ask: AlterPartition) -> int:
     """Whether a proposal may be written, by registrations and state as they are known now."""
     state = image.state
+    if ask.topic_id != image.topic_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
     if not is_admitted(controller, ask.broker, ask.broker_epoch):
         return ErrorCode.STALE_BROKER_EPOCH
     if state.leader != ask.broker or state.leader_epoch != ask.leader_epoch:

@@ -19,6 +19,7 @@ proposal was refused. So:
 - a member that is proposed to leave stays in MAX until the newer state is there;
 - a proposal without an answer is sent again, for the same partition epoch, and stays in MAX;
 - INVALID_UPDATE_VERSION is no refusal: the newer state may be this proposal's own write;
+- UNKNOWN_TOPIC_ID, like any other error, is none either: the controller has forgotten the topic, or hasn't heard of it yet;
 - after a repetition a refusal frees nobody, because the first copy may still arrive, at a controller that knows the entrant by
   then. The leader then proposes the ISR that it knows. That write changes nothing but the version, which ends all copies.
 
@@ -41,7 +42,7 @@ what it copies from below it: it lacks the same deletions from then on. No clock
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
 from penstock.broker.cluster.log import Log
@@ -250,9 +251,9 @@ def is_lagging(leader: Leader, broker: int, lag_ms: int, now_ms: int) -> bool:
 
 def send(leader: Leader, isr: tuple[int, ...], entrants: dict[int, int], now_ms: int) -> AlterPartition:
     """Propose an ISR in place of the one that the leader knows."""
-    state = leader.state
+    topic_id, state = leader.role.topic_id, leader.state
     ask = AlterPartition(
-        leader.partition, leader.broker, leader.broker_epoch, state.leader_epoch, state.partition_epoch, isr, entrants
+        leader.partition, topic_id, leader.broker, leader.broker_epoch, state.leader_epoch, state.partition_epoch, isr, entrants
     )
     leader.proposal = Proposal(ask, now_ms)
     return ask
@@ -291,14 +292,17 @@ def repeat(leader: Leader, now_ms: int) -> AlterPartition:
     proposal.repeated, proposal.sent_ms = True, now_ms
     if not proposal.refused:
         return proposal.ask
-    ask = proposal.ask
-    return AlterPartition(
-        ask.partition, ask.broker, ask.broker_epoch, ask.leader_epoch, ask.partition_epoch, leader.state.isr, {}
-    )
+    return replace(proposal.ask, isr=leader.state.isr, entrants={})
 
 
 def on_answer(leader: Leader, answer: AlterPartitionAnswer, now_ms: int) -> AlterPartition | None:
-    """The controller's answer: the newer state, or a refusal; anything else changes nothing. May ask for the known ISR."""
+    """The controller's answer: the newer state, or a refusal; anything else changes nothing. May ask for the known ISR.
+
+    An answer that was under way while its topic was deleted and made again is about another partition of the same name and
+    epoch (*a member of the ISR leaves MAX, and what is acknowledged without it is lost once it leads*).
+    """
+    if answer.ask.topic_id != leader.role.topic_id:
+        return None
     proposal, state = leader.proposal, answer.state
     if answer.error == ErrorCode.NONE and state is not None:
         if state.leader_epoch == leader.state.leader_epoch and state.partition_epoch > leader.state.partition_epoch:

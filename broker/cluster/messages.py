@@ -81,9 +81,11 @@ class LeaderAndIsrAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartition:
-    """A leader asks the controller for another ISR, in place of the one of `partition_epoch`."""
+    """A leader asks the controller for another ISR, in place of the one of `partition_epoch`. A later topic of the name begins
+    with the same epochs, so the topic's id belongs to the question, and to its answer."""
 
     partition: Partition
+    topic_id: bytes
     broker: int
     broker_epoch: int
     leader_epoch: int

@@ -490,10 +490,9 @@ class Cluster:
         controller = self._topics.controller
         if controller == self._node_id:
             return await self._decide(ask)
-        topic = self._topics.get(ask.partition[0])
-        if controller < 0 or topic is None:
+        if controller < 0:
             raise ConnectionError("no controller is known")
-        return (await requests.propose(self._peers, controller, [ask], {topic.name: topic.topic_id}))[0]
+        return (await requests.propose(self._peers, controller, [ask]))[0]
 
     async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
         term = self._deciding

@@ -5,7 +5,7 @@ Each raises ConnectionError if it wasn't answered. What went out before a piece 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -83,9 +83,7 @@ async def stop_replicas(peers: Peers, request: StopReplica) -> StopReplicaAnswer
     return replace(answer, errors=errors)
 
 
-async def propose(
-    peers: Peers, controller: int, asks: Sequence[AlterPartition], topic_ids: Mapping[str, bytes]
-) -> list[AlterPartitionAnswer]:
+async def propose(peers: Peers, controller: int, asks: Sequence[AlterPartition]) -> list[AlterPartitionAnswer]:
     """Propose other ISRs to the controller, at least one; all under one registration, each of another partition.
 
     The answers, in the order of the proposals. Raises ValueError for proposals that don't go together.
@@ -95,8 +93,8 @@ async def propose(
         answers += await peers.ask(
             controller,
             forms.AlterPartitionRequest.API_KEY,
-            partial(wire.write_proposals, piece, topic_ids),
-            partial(wire.read_proposal_answers, asks=piece, topic_ids=topic_ids),
+            partial(wire.write_proposals, piece),
+            partial(wire.read_proposal_answers, asks=piece),
             large=len(piece) >= LARGE,
         )
     return answers

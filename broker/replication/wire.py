@@ -38,7 +38,6 @@ class Proposals:
     """An AlterPartition request: what is asked, and what of it names no topic that this broker knows."""
 
     asks: tuple[messages.AlterPartition, ...]
-    topic_ids: Mapping[str, bytes]
     unknown: tuple[tuple[bytes, int], ...] = ()  # topic id, partition
 
 
@@ -290,7 +289,7 @@ def _endpoint(at: forms.UpdateMetadataRequest.UpdateMetadataEndpoint) -> message
 # Another ISR: AlterPartition
 
 
-def write_proposals(asks: Sequence[messages.AlterPartition], topic_ids: Mapping[str, bytes]) -> forms.AlterPartitionRequest:
+def write_proposals(asks: Sequence[messages.AlterPartition]) -> forms.AlterPartitionRequest:
     """The message of proposals, at least one; all are of one broker under one registration, each of another partition.
 
     Raises ValueError if they aren't, or if a topic's id isn't one.
@@ -300,7 +299,7 @@ def write_proposals(asks: Sequence[messages.AlterPartition], topic_ids: Mapping[
         raise ValueError("proposals of several registrations, or several of one partition, in one request")
     topics = [
         form.TopicData(
-            topic_id=_topic_id(topic_ids[name]),
+            topic_id=_topic_id(topic_id),
             partitions=[
                 form.PartitionData(
                     partition_index=ask.partition[1],
@@ -314,7 +313,7 @@ def write_proposals(asks: Sequence[messages.AlterPartition], topic_ids: Mapping[
                 for ask in found
             ],
         )
-        for name, found in groupby(asks, key=lambda ask: ask.partition[0])
+        for topic_id, found in groupby(asks, key=lambda ask: ask.topic_id)
     ]
     return form(broker_id=asks[0].broker, broker_epoch=asks[0].broker_epoch, topics=topics)
 
@@ -322,14 +321,13 @@ def write_proposals(asks: Sequence[messages.AlterPartition], topic_ids: Mapping[
 def read_proposals(message: forms.AlterPartitionRequest, names: Mapping[bytes, str]) -> Proposals:
     """The proposals of a message; names: the topics that are known, by id. Raises WireError."""
     broker, broker_epoch = _at_least(0, message.broker_id), _at_least(NO_EPOCH, message.broker_epoch)
-    asks, unknown, topic_ids = [], [], {}
+    asks, unknown = [], []
     for topic in message.topics:
         name = names.get(_read_topic_id(topic.topic_id))
         for one in topic.partitions:
             if name is None:
                 unknown.append((topic.topic_id, one.partition_index))
                 continue
-            topic_ids[name] = topic.topic_id
             isr = _brokers([member.broker_id for member in one.new_isr_with_epochs])
             entrants = {
                 member.broker_id: member.broker_epoch
@@ -338,10 +336,14 @@ def read_proposals(message: forms.AlterPartitionRequest, names: Mapping[bytes, s
             }
             leader_epoch, partition_epoch = _at_least(0, one.leader_epoch), _at_least(0, one.partition_epoch)
             partition = _partition(name, one.partition_index)
-            asks.append(messages.AlterPartition(partition, broker, broker_epoch, leader_epoch, partition_epoch, isr, entrants))
+            asks.append(
+                messages.AlterPartition(
+                    partition, topic.topic_id, broker, broker_epoch, leader_epoch, partition_epoch, isr, entrants
+                )
+            )
     _check_once([ask.partition for ask in asks])
     _check_once(unknown)
-    return Proposals(tuple(asks), topic_ids, tuple(unknown))
+    return Proposals(tuple(asks), tuple(unknown))
 
 
 def write_proposal_answers(
@@ -355,7 +357,7 @@ def write_proposal_answers(
         topics.setdefault(topic_id, form.TopicData(topic_id=topic_id)).partitions.append(one)
 
     for answer in answers:
-        topic, index = answer.ask.partition
+        index = answer.ask.partition[1]
         one = form.PartitionData(partition_index=index, error_code=answer.error, leader_id=NO_LEADER, partition_epoch=-1)
         if answer.state is not None:
             one = form.PartitionData(
@@ -365,7 +367,7 @@ def write_proposal_answers(
                 partition_epoch=answer.state.partition_epoch,
                 **_state_fields(answer.state),
             )
-        put(proposals.topic_ids[topic], one)
+        put(answer.ask.topic_id, one)
     for topic_id, index in proposals.unknown:
         put(
             topic_id,
@@ -377,7 +379,7 @@ def write_proposal_answers(
 
 
 def read_proposal_answers(
-    message: forms.AlterPartitionResponse, asks: Sequence[messages.AlterPartition], topic_ids: Mapping[str, bytes]
+    message: forms.AlterPartitionResponse, asks: Sequence[messages.AlterPartition]
 ) -> list[messages.AlterPartitionAnswer]:
     """The answers to proposals, in their order. An error of the whole request is every proposal's.
 
@@ -385,7 +387,7 @@ def read_proposal_answers(
     """
     if message.error_code != ErrorCode.NONE:
         return [messages.AlterPartitionAnswer(ask, message.error_code) for ask in asks]
-    asked = {(topic_ids[ask.partition[0]], ask.partition[1]): ask for ask in asks}
+    asked = {(ask.topic_id, ask.partition[1]): ask for ask in asks}
     found = _once(
         (ask.partition, messages.AlterPartitionAnswer(ask, one.error_code, _answered_state(one)))
         for topic in message.topics

@@ -272,7 +272,10 @@ async def proposal(world: World, name: str, leader: int, entrant: int) -> AlterP
     assert state is not None
     isr, epoch = (*state.isr, entrant), world.brokers[leader].member.epoch
     entrants = {entrant: world.brokers[entrant].member.epoch}
-    return AlterPartition((name, 0), leader, epoch, state.leader_epoch, state.partition_epoch, isr, entrants)
+    replica = world.brokers[leader].roles.replicas[name, 0]
+    assert replica.known is not None
+    topic_id = replica.known.topic_id
+    return AlterPartition((name, 0), topic_id, leader, epoch, state.leader_epoch, state.partition_epoch, isr, entrants)
 
 
 def test_another_broker_becomes_the_controller_and_goes_on(zookeeper: ZooKeeper) -> None:

@@ -449,16 +449,15 @@ PICTURE = values.UpdateMetadata(
     1, 9, 2, 12, (values.LiveBroker(1, (values.BrokerEndpoint("A", "h", 1),), "r"),),
     (values.PartitionMetadata(PARTITION, TOPIC_ID, (1, 2, 3), STATE, (3,)),),
 )  # fmt: skip
-ASKS = (values.AlterPartition(PARTITION, 1, 11, 5, 6, (1, 2, 3), {3: 13}),)
-TOPIC_IDS = {PARTITION[0]: TOPIC_ID}
+ASKS = (values.AlterPartition(PARTITION, TOPIC_ID, 1, 11, 5, 6, (1, 2, 3), {3: 13}),)
 NAMES = {TOPIC_ID: PARTITION[0]}
-PROPOSALS = replication.Proposals(ASKS, TOPIC_IDS)
+PROPOSALS = replication.Proposals(ASKS)
 # A message, how it is read, and how what was read is written again (None: it isn't a value by itself).
 BETWEEN_BROKERS: list[tuple[Message, Callable[[Any], Any], Callable[[Any], Message] | None]] = [
     (replication.write_roles(ROLES), replication.read_roles, replication.write_roles),
     (replication.write_stops(STOPS), replication.read_stops, replication.write_stops),
     (replication.write_metadata(PICTURE), replication.read_metadata, replication.write_metadata),
-    (replication.write_proposals(ASKS, TOPIC_IDS), lambda message: replication.read_proposals(message, NAMES), None),
+    (replication.write_proposals(ASKS), lambda message: replication.read_proposals(message, NAMES), None),
     (REQUESTS[7](), replication.read_stopping, None),
     (
         replication.write_role_answers(values.LeaderAndIsrAnswer(2, 12, 0, 9, {PARTITION: values.RoleAnswer(6, 4, 9)}), ROLES),
@@ -472,7 +471,7 @@ BETWEEN_BROKERS: list[tuple[Message, Callable[[Any], Any], Callable[[Any], Messa
     ),
     (
         replication.write_proposal_answers([values.AlterPartitionAnswer(ASKS[0], 0, STATE)], PROPOSALS),
-        lambda message: replication.read_proposal_answers(message, ASKS, TOPIC_IDS),
+        lambda message: replication.read_proposal_answers(message, ASKS),
         lambda value: replication.write_proposal_answers(value, PROPOSALS),
     ),
     (

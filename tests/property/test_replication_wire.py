@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -108,27 +108,22 @@ def stops(draw: Callable[..., Any]) -> StopReplica:
     return StopReplica(replicas=told, **draw(SENDERS))
 
 
-class Asked(NamedTuple):
-    """Proposals that go together, and their topics' ids."""
-
-    asks: Sequence[AlterPartition]
-    topic_ids: dict[str, bytes]
-
-    @property
-    def names(self) -> dict[bytes, str]:
-        return {topic_id: name for name, topic_id in self.topic_ids.items()}
-
-
 @st.composite
-def proposals(draw: Callable[..., Any]) -> Asked:
+def proposals(draw: Callable[..., Any]) -> tuple[AlterPartition, ...]:
+    """Proposals that go together."""
     broker, broker_epoch = draw(IDS), draw(BROKER_EPOCHS)
     found = draw(partitions().filter(bool))
     asks = []
-    for partition, _ in found:
+    for partition, topic_id in found:
         isr = draw(LISTS)
         entrants = {one: draw(st.integers(0, LONG)) for one in isr if draw(st.booleans())}
-        asks.append(AlterPartition(partition, broker, broker_epoch, draw(EPOCHS), draw(EPOCHS), isr, entrants))
-    return Asked(tuple(asks), {partition[0]: topic_id for partition, topic_id in found})
+        asks.append(AlterPartition(partition, topic_id, broker, broker_epoch, draw(EPOCHS), draw(EPOCHS), isr, entrants))
+    return tuple(asks)
+
+
+def names_of(asks: Sequence[AlterPartition]) -> dict[bytes, str]:
+    """Their topics' names, by id."""
+    return {ask.topic_id: ask.partition[0] for ask in asks}
 
 
 def some(draw: Callable[..., Any], asked: Sequence[Partition], answers: st.SearchStrategy[Any]) -> dict[Partition, Any]:
@@ -152,14 +147,14 @@ def stop_answers(draw: Callable[..., Any]) -> tuple[StopReplicaAnswer, StopRepli
 
 
 @st.composite
-def proposal_answers(draw: Callable[..., Any]) -> tuple[list[AlterPartitionAnswer], Asked]:
-    asked = draw(proposals())
+def proposal_answers(draw: Callable[..., Any]) -> tuple[list[AlterPartitionAnswer], tuple[AlterPartition, ...]]:
+    asks = draw(proposals())
     answers = []
-    for ask in asked.asks:
+    for ask in asks:
         error = draw(ERRORS)
         state = draw(states()) if error == 0 else draw(st.none() | states())
         answers.append(AlterPartitionAnswer(ask, error, state))
-    return answers, asked
+    return answers, asks
 
 
 def through(message: Message) -> Any:
@@ -201,29 +196,25 @@ def test_answers_to_stops(case: tuple[StopReplicaAnswer, StopReplica]) -> None:
 
 @SETTINGS
 @given(proposals(), st.data())
-def test_proposals(asked: Asked, data: st.DataObject) -> None:
-    known = data.draw(st.sets(st.sampled_from(sorted(asked.topic_ids))))
-    names = {topic_id: name for topic_id, name in asked.names.items() if name in known}
-    read = wire.read_proposals(through(wire.write_proposals(asked.asks, asked.topic_ids)), names)
-    assert list(read.asks) == [ask for ask in asked.asks if ask.partition[0] in known]
-    assert read.topic_ids == {name: asked.topic_ids[name] for name in known}
-    unknown = [(asked.topic_ids[ask.partition[0]], ask.partition[1]) for ask in asked.asks if ask.partition[0] not in known]
-    assert list(read.unknown) == unknown
+def test_proposals(asks: Sequence[AlterPartition], data: st.DataObject) -> None:
+    known = data.draw(st.sets(st.sampled_from(sorted(names_of(asks)))))
+    names = {topic_id: name for topic_id, name in names_of(asks).items() if topic_id in known}
+    read = wire.read_proposals(through(wire.write_proposals(asks)), names)
+    assert list(read.asks) == [ask for ask in asks if ask.topic_id in known]
+    assert list(read.unknown) == [(ask.topic_id, ask.partition[1]) for ask in asks if ask.topic_id not in known]
     answers = [AlterPartitionAnswer(ask, 41) for ask in read.asks]
-    told = wire.read_proposal_answers(through(wire.write_proposal_answers(answers, read)), asked.asks, asked.topic_ids)
-    assert [(one.ask, one.error) for one in told] == [(ask, 41 if ask.partition[0] in known else 100) for ask in asked.asks]
+    told = wire.read_proposal_answers(through(wire.write_proposal_answers(answers, read)), asks)
+    assert [(one.ask, one.error) for one in told] == [(ask, 41 if ask.topic_id in known else 100) for ask in asks]
 
 
 @SETTINGS
 @given(proposal_answers())
-def test_answers_to_proposals(case: tuple[list[AlterPartitionAnswer], Asked]) -> None:
-    answers, asked = case
-    read = wire.Proposals(tuple(asked.asks), asked.topic_ids)
-    message = through(wire.write_proposal_answers(answers, read))
-    assert wire.read_proposal_answers(message, asked.asks, asked.topic_ids) == answers
+def test_answers_to_proposals(case: tuple[list[AlterPartitionAnswer], tuple[AlterPartition, ...]]) -> None:
+    answers, asks = case
+    message = through(wire.write_proposal_answers(answers, wire.Proposals(asks)))
+    assert wire.read_proposal_answers(message, asks) == answers
     message.error_code = 41
-    refused = wire.read_proposal_answers(message, asked.asks, asked.topic_ids)
-    assert refused == [AlterPartitionAnswer(ask, 41) for ask in asked.asks]
+    assert wire.read_proposal_answers(message, asks) == [AlterPartitionAnswer(ask, 41) for ask in asks]
 
 
 @SETTINGS
@@ -241,21 +232,16 @@ def read_and_write(case: tuple[Any, Any], write: Callable[..., Message], read: C
     return write(answer, request), lambda message: read(message, request), lambda value: write(value, request)
 
 
-def proposal_case(asked: Asked) -> Way:
-    message = wire.write_proposals(asked.asks, asked.topic_ids)
-    return message, partial(wire.read_proposals, names=asked.names), None
+def proposal_case(asks: Sequence[AlterPartition]) -> Way:
+    return wire.write_proposals(asks), partial(wire.read_proposals, names=names_of(asks)), None
 
 
 def proposal_answer_case(
-    case: tuple[list[AlterPartitionAnswer], Asked],
+    case: tuple[list[AlterPartitionAnswer], tuple[AlterPartition, ...]],
 ) -> Way:
-    answers, asked = case
-    read = wire.Proposals(tuple(asked.asks), asked.topic_ids)
-    return (
-        wire.write_proposal_answers(answers, read),
-        partial(wire.read_proposal_answers, asks=asked.asks, topic_ids=asked.topic_ids),
-        None,
-    )
+    answers, asks = case
+    message = wire.write_proposal_answers(answers, wire.Proposals(asks))
+    return message, partial(wire.read_proposal_answers, asks=asks), None
 
 
 MESSAGES: dict[str, st.SearchStrategy[Way]] = {
@@ -359,21 +345,21 @@ def test_an_answer_to_what_was_not_asked_is_refused() -> None:
     answer = LeaderAndIsrAnswer(2, 99, 0, 7, {("t", 0): RoleAnswer(0)})
     with pytest.raises(WireError, match="wasn't asked"):
         wire.read_role_answers(through(wire.write_role_answers(answer, other)), REQUEST)
-    ask = AlterPartition(("t", 0), 1, 9, 5, 3, (1, 2), {2: 8})
-    proposals = wire.Proposals((ask,), {"t": ID})
+    ask = AlterPartition(("t", 0), ID, 1, 9, 5, 3, (1, 2), {2: 8})
+    proposals = wire.Proposals((ask,))
     none = through(wire.write_proposal_answers([], proposals))
     with pytest.raises(WireError, match="0 answers to 1 proposals"):
-        wire.read_proposal_answers(none, [ask], {"t": ID})
+        wire.read_proposal_answers(none, [ask])
     accepted = through(wire.write_proposal_answers([AlterPartitionAnswer(ask, 0)], proposals))
     with pytest.raises(WireError, match="lacks the state"):
-        wire.read_proposal_answers(accepted, [ask], {"t": ID})
+        wire.read_proposal_answers(accepted, [ask])
 
 
 def test_proposals_that_do_not_go_together_are_refused() -> None:
-    ask = AlterPartition(("t", 0), 1, 9, 5, 3, (1, 2), {2: 8})
+    ask = AlterPartition(("t", 0), ID, 1, 9, 5, 3, (1, 2), {2: 8})
     for asks in ([], [ask, ask], [ask, replace(ask, partition=("t", 1), broker_epoch=10)]):
         with pytest.raises(ValueError, match="in one request"):
-            wire.write_proposals(asks, {"t": ID})
+            wire.write_proposals(asks)
 
 
 @pytest.mark.parametrize("topic_id", [b"", b"short", bytes(16), bytes(17)])

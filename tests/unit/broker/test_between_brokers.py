@@ -180,10 +180,9 @@ async def test_each_request_is_what_was_sent_and_so_is_its_answer() -> None:
         stop = StopReplica(1, 9, 2, 12, (StoppedReplica(("t", 0), topic_id("t"), -2, True),))
         assert await requests.stop_replicas(broker.peers, stop) == StopReplicaAnswer(2, 12, 0, 9, {("t", 0): 1})
 
-        known = AlterPartition(("t", 0), 1, 11, 5, 6, (1, 2, 3), {3: 13})
-        unknown = replace(known, partition=("gone", 1))
-        ids = {"t": topic_id("t"), "gone": topic_id("gone")}
-        answers = await requests.propose(broker.peers, 2, [unknown, known], ids)
+        known = AlterPartition(("t", 0), topic_id("t"), 1, 11, 5, 6, (1, 2, 3), {3: 13})
+        unknown = replace(known, partition=("t", 1), topic_id=topic_id("gone"))
+        answers = await requests.propose(broker.peers, 2, [unknown, known])
         state = replace(STATE, isr=(1, 2, 3), partition_epoch=7)
         refused = AlterPartitionAnswer(unknown, ErrorCode.UNKNOWN_TOPIC_ID)
         assert answers == [refused, AlterPartitionAnswer(known, 0, state)]
@@ -231,8 +230,8 @@ async def test_a_list_of_any_length_goes_in_pieces_that_are_read_in_a_thread(mon
         assert (await requests.stop_replicas(broker.peers, stop)).errors == dict.fromkeys(partitions, 0)
         assert sum((one.replicas for one in member.asked), ()) == stop.replicas
 
-        asks = [AlterPartition(one, 1, 11, 5, 6, (1, 2, 3), {3: 13}) for one in partitions]
-        answers = await requests.propose(broker.peers, 2, asks, ids)
+        asks = [AlterPartition(one, topic_id(one[0]), 1, 11, 5, 6, (1, 2, 3), {3: 13}) for one in partitions]
+        answers = await requests.propose(broker.peers, 2, asks)
         assert [(one.ask, one.error) for one in answers] == [(ask, 0) for ask in asks]
     assert threads == {"coding-brokers"}
 

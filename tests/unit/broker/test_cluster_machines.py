@@ -6,12 +6,22 @@ import json
 from dataclasses import replace
 
 import pytest
+from sim.cluster_log import ReplicaLog
 
-from penstock.broker.cluster import acks, balance, controller, elections, follower, lease, planning, registration
+from penstock.broker.cluster import acks, balance, controller, elections, follower, leader, lease, planning, registration
 from penstock.broker.cluster.controller import AnswerAlter, Controller, Outcome, ReadState, SendRoles, WriteStates
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
-from penstock.broker.cluster.messages import AlterPartition, LeaderAndIsrAnswer, LeaderAndIsrRequest, Partition, RoleAnswer
+from penstock.broker.cluster.messages import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    LeaderAndIsrAnswer,
+    LeaderAndIsrRequest,
+    Partition,
+    PartitionRole,
+    RoleAnswer,
+)
 from penstock.broker.cluster.registration import Incarnation, Registration
+from penstock.broker.cluster.replica import Replica, on_altered, on_role
 from penstock.broker.store.base import BadValueError, Check, Create, Set, paths
 from penstock.errors import ErrorCode
 
@@ -384,7 +394,7 @@ def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
 
 def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
     machine, _ = cluster(1, live=(2, 3))  # A write is out: proposals wait.
-    ask = AlterPartition(("t", 0), 1, 11, 4, 0, (1,), {})
+    ask = AlterPartition(("t", 0), TOPIC_ID, 1, 11, 4, 0, (1,), {})
     assert controller.on_alter(machine, "token", ask, 1) == []
     (answer,) = [one for one in controller.on_deleted(machine, [("t", 0)], 2) if isinstance(one, AnswerAlter)]
     assert (answer.token, answer.answer.error) == ("token", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -408,3 +418,49 @@ def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
     created = write.operations[2]
     assert isinstance(created, Create) and json.loads(created.data)["leader"] == 2
+
+
+def lead(topic_id: bytes, isr: tuple[int, ...]) -> tuple[Replica, leader.Leader]:
+    """The first lead of a topic's partition."""
+    one, state = Replica(1, ("t", 0), 0), LeaderAndIsr(1, 0, isr, partition_epoch=0)
+    role = PartitionRole(one.partition, topic_id, REPLICAS, state, {1: 11, 2: 12, 3: 13})
+    assert on_role(one, role, 11, ReplicaLog(), 0).error == ErrorCode.NONE
+    assert one.leader is not None
+    return one, one.leader
+
+
+def test_an_answer_does_not_count_for_the_topic_made_again_under_the_name() -> None:
+    _, former = lead(b"1" * 16, (1, 2, 3))
+    ask = leader.send(former, (1, 2), {}, 0)
+    again, led = lead(b"2" * 16, (1, 2, 3))
+    written = AlterPartitionAnswer(ask, ErrorCode.NONE, replace(former.state, isr=(1, 2), partition_epoch=1))
+    assert on_altered(again, written, 0) is None
+    assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2, 3), 0, {1, 2, 3})
+    assert on_altered(again, replace(written, ask=leader.send(led, (1, 2), {}, 0)), 0) is None
+    assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2), 1, {1, 2})
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_no_refusal_of_another_topics_proposal_frees_an_entrant(error: ErrorCode) -> None:
+    _, former = lead(b"1" * 16, (1, 2))
+    refused = leader.send(former, (1, 2, 3), {3: 13}, 0)
+    again, led = lead(b"2" * 16, (1, 2))
+    ask = leader.send(led, (1, 2, 3), {3: 13}, 0)
+    assert leader.count(led, 0)
+    assert on_altered(again, AlterPartitionAnswer(refused, error), 0) is None
+    assert leader.all_in_sync(led) == {1, 2, 3}
+    assert leader.repeat(led, leader.REPEAT_MS) == ask
+
+
+def test_the_controller_refuses_a_proposal_of_a_topic_that_had_the_name_before() -> None:
+    machine = Controller(3, epoch=7, epoch_version=6)
+    state = LeaderAndIsr(1, 0, REPLICAS, partition_epoch=0)
+    image = planning.Image(b"2" * 16, REPLICAS, state)
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
+    noted = {one: Incarnation("i", noted=10 + one, version=2) for one in REPLICAS}
+    controller.on_image(machine, {("t", 0): image}, brokers, noted, 0)
+    ask = AlterPartition(("t", 0), b"1" * 16, 1, 11, 0, 0, (1, 2), {})
+    answer = AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert controller.on_alter(machine, "token", ask, 0) == [AnswerAlter("token", answer)]
+    written = controller.on_alter(machine, "token", replace(ask, topic_id=image.topic_id), 0)
+    assert [type(one) for one in written] == [WriteStates]

@@ -214,3 +214,39 @@ def test_where_logs_begin_is_said_of_the_topic_that_was_asked_about(tmp_path: Pa
 
     with replicas(tmp_path) as (held, _):
         asyncio.run(play(held))
+
+
+def test_an_answer_that_its_topic_has_not_outlived_says_nothing_of_the_next_one(tmp_path: Path) -> None:
+    asked: asyncio.Queue[tuple[AlterPartition, asyncio.Future[AlterPartitionAnswer]]] = asyncio.Queue()
+
+    async def alter(ask: AlterPartition) -> AlterPartitionAnswer:
+        answer: asyncio.Future[AlterPartitionAnswer] = asyncio.get_running_loop().create_future()
+        asked.put_nowait((ask, answer))
+        return await answer
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        held.start()
+        try:
+            await held.take(role(FORMER, 2), present)
+            ask, answer = await asked.get()
+            assert (ask.topic_id, ask.isr) == (FORMER, (1,))
+            await held.drop(stop(FORMER), present)
+            await held.take(role(LATER, 2), present)
+            logs.append_client(*PARTITION, batch([b"new"]))
+            answer.set_result(written(ask))
+            while ask.topic_id != LATER:  # What was asked for is asked for again.
+                ask, answer = await asked.get()
+            assert (ask.isr, ask.partition_epoch) == ((1,), 0)
+            assert logs.replica_state(*PARTITION).high_watermark == 0  # The other member of the ISR lacks the record.
+            answer.set_result(written(ask))
+            while not logs.replica_state(*PARTITION).high_watermark:  # noqa: ASYNC110 - nothing tells it but asking
+                await asyncio.sleep(0.01)
+            assert held.isr_shrinks == 1
+        finally:
+            await held.stop()
+
+    def written(ask: AlterPartition) -> AlterPartitionAnswer:
+        return AlterPartitionAnswer(ask, ErrorCode.NONE, LeaderAndIsr(1, 0, ask.isr, partition_epoch=1))
+
+    with replicas(tmp_path, alter, lag_ms=100) as (held, logs):
+        asyncio.run(asyncio.wait_for(play(held, logs), WAIT_S))
