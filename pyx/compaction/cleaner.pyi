@@ -10,6 +10,7 @@ from typing import NamedTuple
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.logmanager import LogManager
 
+NOTED: str
 SWAPPING: str
 
 class UncleanableError(Exception):
