@@ -16,6 +16,7 @@ follower      fetching, truncation by epochs, the follower's high watermark
 replica       one replica's role and epochs
 acks          produces with acks=all that wait
 roles         which controller a broker obeys
+metadata      what a controller has told a broker by UpdateMetadata, and in which order
 registration  a broker's registration, its epoch, and whether its logs are whole
 lease         for how long a broker may believe that its session lives
 placement     on which brokers new partitions go

@@ -144,6 +144,7 @@ class UpdateMetadata:
     brokers: tuple[LiveBroker, ...]
     partitions: tuple[PartitionMetadata, ...]
     is_whole: bool = True  # with this one the broker has been told of all partitions
+    number: int = 0  # grows within the controller's term; 0: an older version numbers nothing
 
 
 @dataclass(frozen=True, slots=True)

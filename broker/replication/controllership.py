@@ -574,12 +574,16 @@ class Term:
         gone = [topic for name, topic in known.items() if name not in topics or topics[name].topic_id != topic.topic_id]
         self._topics = topics
         if gone:  # By an old tool, which told nobody.
-            self._put(lambda: machine.on_deleted(self._controller, _partitions_of(gone), self._clock()))
+            self._put(lambda: self._gone(gone))
         if others:
             images = await read_states(self._store, others, self._patience_ms)
             left = [topic for topic in others if topic.topic_id not in removed]
             there = {partition: images[partition] for partition in _partitions_of(left) if partition in images}
             self._put(lambda: self._others_changed(left, there))
+
+    def _gone(self, topics: Sequence[StoredTopic]) -> Out:
+        self._pictures.on_deleted({topic.name: topic.topic_id for topic in topics})
+        return machine.on_deleted(self._controller, _partitions_of(topics), self._clock())
 
     def _others_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, Image]) -> Out:
         """Topics that are new, have grown, or have other configs."""
@@ -720,7 +724,7 @@ class Term:
                 await self._store.multi([*machine.guard(self._controller), Delete(paths.deleted_topic(name))])
                 return
             partitions = [] if topic is None else _partitions_of([topic])
-            await self._begin_deletion(partitions)
+            await self._begin_deletion(topic, partitions)
             away = [] if topic is None else await self._stop_replicas(topic)
             try:
                 await self._remove_nodes(name, stat, topic, away)
@@ -737,12 +741,13 @@ class Term:
         self._put(lambda: machine.on_deleted(self._controller, partitions, self._clock()))
         _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
 
-    async def _begin_deletion(self, partitions: Sequence[Partition]) -> None:
+    async def _begin_deletion(self, topic: StoredTopic | None, partitions: Sequence[Partition]) -> None:
         """Have everybody told that these go; no write of their states is out then, or follows."""
         done = asyncio.Event()
 
         def begin() -> Out:
-            self._controller.news.update(partitions)
+            if topic is not None:
+                self._pictures.on_deleted({topic.name: topic.topic_id})
             out = machine.on_deleting(self._controller, partitions, self._clock())
             done.set()
             return out

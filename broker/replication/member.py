@@ -398,13 +398,22 @@ class Cluster:
         if error:
             return error
         async with self._topics.taking:  # One after the other: one that waits for the store isn't shown over a newer one.
+            if self._topics.is_overtaken(update):
+                _log.debug(
+                    "picture %d of controller epoch %d comes late: newer ones overtook it",
+                    update.number,
+                    update.controller_epoch,
+                )
+                return int(ErrorCode.STALE_BROKER_EPOCH)
             try:
                 prepared = await self._topics.prepare(update)
-            except StoreError as error:
-                _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, error)
+            except StoreError as failure:
+                _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, failure)
                 return int(ErrorCode.KAFKA_STORAGE_ERROR)
-            if update.controller_epoch < self._replicas.roles.controller_epoch:
-                return int(ErrorCode.STALE_CONTROLLER_EPOCH)
+            # Another controller, or another registration of this broker, may have come meanwhile.
+            error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+            if error:
+                return error
             self._topics.take(update, prepared)
         self.know({one.broker: {at.listener: Endpoint(at.host, at.port) for at in one.endpoints} for one in update.brokers})
         return int(ErrorCode.NONE)

@@ -1,7 +1,10 @@
 """What the controller tells every broker: who lives, and how all partitions stand (UpdateMetadata).
 
 For each broker there is one picture that is still to be sent, not a queue: newer states replace older ones. A broker that
-registered again gets the whole.
+registered again gets the whole. A topic that is deleted may be gone here before a broker can be told: its id is kept for that
+broker until it has answered.
+
+Each picture bears a number, which grows within the term: a broker refuses one that newer ones have overtaken.
 
 New leaders hear first: that a broker leads a partition is told once it has taken the role, or HOLD_S later. A client that came
 before would hear that it doesn't.
@@ -12,11 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.cluster import planning
 from penstock.broker.cluster.controller import Controller
+from penstock.broker.cluster.leaderandisr import NOT_CREATED
 from penstock.broker.cluster.messages import (
     BEING_DELETED,
     BrokerEndpoint,
@@ -34,6 +39,9 @@ PARTITIONS_AT_A_TIME = 2_500  # no piece may hold the loop of the one that gets 
 HOLD_S = 0.1
 """How long a broker that is told to lead has for its answer before all hear that it leads."""
 
+GONE = replace(NOT_CREATED, leader=BEING_DELETED)
+"""The state that is told of a deleted topic."""
+
 Send = Callable[[UpdateMetadata], Awaitable[int]]
 """Sends a picture to the broker that it is for; answers its error code. Raises OSError."""
 
@@ -46,8 +54,13 @@ class _Viewer:
 
     epoch: int  # its registration's
     pending: set[Partition] = field(default_factory=set)
+    deleted: dict[str, bytes] = field(default_factory=dict)  # by name the ids of topics that are being deleted, or were
     brokers_pending: bool = True
     is_sending: bool = False
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.pending or self.deleted or self.brokers_pending)
 
 
 @dataclass(slots=True)
@@ -67,6 +80,7 @@ class Pictures:
         self._send = send
         self._running = running
         self._viewers: dict[int, _Viewer] = {}
+        self._sent = 0  # the number of the latest picture
         self._asked: dict[int, _Asked] = {}
         self._released: set[Partition] = set()
         self._endpoints: Mapping[int, Mapping[str, Endpoint]] = {}
@@ -79,7 +93,7 @@ class Pictures:
         for broker, registration in controller.registrations.items():
             viewer = self._viewers.get(broker)
             if viewer is None or viewer.epoch != registration.epoch:
-                self._viewers[broker] = _Viewer(registration.epoch, set(controller.partitions))
+                self._viewers[broker] = _Viewer(registration.epoch, set(controller.partitions), self._being_deleted())
             else:
                 viewer.brokers_pending = True
         for broker in self._viewers.keys() - controller.registrations.keys():
@@ -87,15 +101,23 @@ class Pictures:
 
     def on_states(self, partitions: Iterable[Partition]) -> None:
         """The states of these partitions are others."""
-        shown = {partition for partition in partitions if not self._hold(partition)}
+        there = self._controller.partitions
+        shown = {partition for partition in partitions if partition in there and not self._hold(partition)}
         for viewer in self._viewers.values():
             viewer.pending |= shown
 
+    def on_deleted(self, topics: Mapping[str, bytes]) -> None:
+        """These topics, by name their ids, are being deleted, or are gone already: everybody hears of that."""
+        for viewer in self._viewers.values():
+            viewer.deleted.update(topics)
+
+    def _being_deleted(self) -> dict[str, bytes]:
+        images = self._controller.partitions
+        return {one[0]: images[one].topic_id for one in self._controller.deleting if one in images}
+
     def _hold(self, partition: Partition) -> bool:
         """Whether a partition's leader is being told of it, or is next to be; then it is held back."""
-        image = self._controller.partitions.get(partition)
-        if image is None:
-            return False
+        image = self._controller.partitions[partition]
         asked, peer = self._asked.get(image.state.leader), self._controller.peers.get(image.state.leader)
         if asked is None or not (partition in asked.led or (peer is not None and partition in peer.pending)):
             return False
@@ -126,39 +148,48 @@ class Pictures:
             released, self._released = self._released, set()
             self.on_states(released)
         for broker, viewer in self._viewers.items():
-            if (viewer.pending or viewer.brokers_pending) and not viewer.is_sending:
+            if viewer.has_news and not viewer.is_sending:
                 viewer.is_sending = True
                 self._running.start(self._tell(broker, viewer))
 
     async def _tell(self, broker: int, viewer: _Viewer) -> None:
         """Until there is nothing more, or the broker can't be reached: `send` is called again some moments later."""
         try:
-            while self._viewers.get(broker) is viewer and (viewer.pending or viewer.brokers_pending):
-                some = [viewer.pending.pop() for _ in range(min(len(viewer.pending), PARTITIONS_AT_A_TIME))]
+            while self._viewers.get(broker) is viewer and viewer.has_news:
+                deleted = dict(islice(viewer.deleted.items(), PARTITIONS_AT_A_TIME))
+                some = set(islice(viewer.pending, PARTITIONS_AT_A_TIME - len(deleted)))
+                viewer.deleted = {name: viewer.deleted[name] for name in viewer.deleted.keys() - deleted.keys()}
+                viewer.pending -= some
                 viewer.brokers_pending = False
                 try:
-                    error = await self._send(self._picture(broker, viewer, some))
+                    error = await self._send(self._picture(broker, viewer, some, deleted))
                 except OSError as failure:
                     error = ErrorCode.NETWORK_EXCEPTION
-                    _log.debug("broker %d can't be told of %d partitions: %s", broker, len(some), failure)
+                    _log.debug("broker %d can't be told of %d partitions: %s", broker, len(some) + len(deleted), failure)
                 if error:
-                    viewer.pending.update(some)
+                    viewer.pending |= some
+                    viewer.deleted = {**deleted, **viewer.deleted}  # The latest deletion of a name is the one that counts.
                     viewer.brokers_pending = True
                     return
         finally:
             viewer.is_sending = False
 
-    def _picture(self, to: int, viewer: _Viewer, partitions: Iterable[Partition]) -> UpdateMetadata:
+    def _picture(
+        self, to: int, viewer: _Viewer, partitions: Iterable[Partition], deleted: Mapping[str, bytes]
+    ) -> UpdateMetadata:
         controller = self._controller
-        shown = []
+        # One partition of a topic hides all of it. A name that was used again since is told with its new id.
+        shown = [
+            PartitionMetadata((name, 0), topic_id, (), GONE)
+            for name, topic_id in deleted.items()
+            if (name, 0) not in controller.partitions or (name, 0) in controller.deleting
+        ]
         for partition in partitions:
             image = controller.partitions.get(partition)
-            # Of a topic that is being deleted the states may be gone already: it is hidden all the same.
-            if image is None or not (image.state.is_created or partition in controller.deleting):
+            if image is None or not image.state.is_created or partition in controller.deleting:
                 continue
-            state = replace(image.state, leader=BEING_DELETED) if partition in controller.deleting else image.state
             offline = planning.offline(image, controller.registrations)
-            shown.append(PartitionMetadata(partition, image.topic_id, image.replicas, state, offline))
+            shown.append(PartitionMetadata(partition, image.topic_id, image.replicas, image.state, offline))
         brokers = tuple(
             LiveBroker(
                 broker,
@@ -168,5 +199,8 @@ class Pictures:
             for broker, places in self._endpoints.items()
             if broker in controller.registrations
         )
-        is_whole = not viewer.pending
-        return UpdateMetadata(controller.broker, controller.epoch, to, viewer.epoch, brokers, tuple(shown), is_whole)
+        is_whole = not (viewer.pending or viewer.deleted)
+        self._sent += 1
+        return UpdateMetadata(
+            controller.broker, controller.epoch, to, viewer.epoch, brokers, tuple(shown), is_whole, self._sent
+        )

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock import log
+from penstock.broker.cluster import metadata
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
@@ -48,11 +49,18 @@ KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
 _log = log.get(__name__)
 
 
-class Prepared(NamedTuple):
+class Stored(NamedTuple):
     """What the store says of a topic: its own configs, and the replicas of each partition."""
 
     configs: dict[str, str]
     replicas: list[list[int]]
+
+
+class Prepared(NamedTuple):
+    """What the store says for a picture: of topics that are new in it or have grown, and which of those shown are gone."""
+
+    topics: Mapping[str, Stored]
+    gone: Sequence[Topic]
 
 
 class ClusterTopics(Topics):
@@ -68,6 +76,7 @@ class ClusterTopics(Topics):
         self._shown = asyncio.Event()
         self.pictured = asyncio.Event()
         """Set once this broker has been told of all partitions."""
+        self._told = metadata.Told()
         self._isolated: Collection[Partition] = ()
         self._coming: set[str] = set()
         """Topics that were made here, and aren't shown yet."""
@@ -93,30 +102,57 @@ class ClusterTopics(Topics):
         while not (self.controller >= 0 and brokers <= self.live.keys()):
             await self._shown.wait()
 
-    async def prepare(self, picture: UpdateMetadata) -> dict[str, Prepared]:
-        """What the store says of topics that are new in a picture, or have grown. Raises StoreError."""
+    def is_overtaken(self, picture: UpdateMetadata) -> bool:
+        """Whether the controller sent a picture before one that is shown."""
+        return metadata.is_overtaken(self._told, picture)
+
+    async def prepare(self, picture: UpdateMetadata) -> Prepared:
+        """What the store says for a picture. Raises StoreError."""
         seen = _by_name(picture)
         new = [name for name, some in seen.items() if not self._is_known(name, some[0].topic_id) or self._has_grown(name, some)]
         read = await asyncio.gather(*map(self._prepare, new))
-        return {name: prepared for name, prepared in zip(new, read, strict=True) if prepared is not None}
+        topics = {name: one for name, one in zip(new, read, strict=True) if one is not None}
+        return Prepared(topics, await self._find_gone(picture))
 
-    async def _prepare(self, name: str) -> Prepared | None:
+    async def _find_gone(self, picture: UpdateMetadata) -> list[Topic]:
+        """The shown topics that neither a picture of all topics nor the store has. A picture alone hides none of them:
+        a controller may have been unable to read its node. Raises StoreError."""
+        unnamed = metadata.find_unnamed(self._told, picture, list(self.names))
+        if not unnamed:
+            return []
+        await self._store.sync()
+        topics = [topic for topic in self.all() if topic.topic_id in unnamed]
+        are_gone = await asyncio.gather(*map(self._is_gone, topics))
+        return [topic for topic, is_gone in zip(topics, are_gone, strict=True) if is_gone]
+
+    async def _is_gone(self, topic: Topic) -> bool:
+        try:
+            return await self._stored_id(topic.name) != uuid_text(topic.topic_id)
+        except BadValueError as error:
+            _log.error("topic=%s stays as it is, though its controller names it no more: %s", topic.name, error.why)
+            return False
+
+    async def _prepare(self, name: str) -> Stored | None:
         try:
             data, _ = await self._store.get(paths.topic(name))
         except NoNodeError:
             return None  # It was deleted meanwhile.
         partitions = Fields.read(paths.topic(name), data).table("partitions")
-        return Prepared(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
+        return Stored(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
 
     def _has_grown(self, name: str, told: Sequence[PartitionMetadata]) -> bool:
         topic = self._by_name.get(name)
         return topic is not None and told[-1].partition[1] >= len(topic.partitions)
 
-    def take(self, picture: UpdateMetadata, prepared: Mapping[str, Prepared]) -> None:
+    def take(self, picture: UpdateMetadata, prepared: Prepared) -> None:
         """Show what the controller tells, with what `prepare` has read for it."""
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
+        for topic in prepared.gone:
+            _log.warning("topic=%s was deleted while this broker heard nothing: it isn't shown any more", topic.name)
+            self._hide_deleted(topic)
         for name, some in _by_name(picture).items():
-            self._show(name, some, prepared.get(name))
+            self._show(name, some, prepared.topics.get(name))
+        metadata.on_taken(self._told, picture)
         self.version += 1
         if picture.is_whole:
             self.pictured.set()
@@ -132,7 +168,7 @@ class ClusterTopics(Topics):
         topic = self._by_name.get(name)
         return topic is not None and topic.topic_id == topic_id
 
-    def _show(self, name: str, told: Sequence[PartitionMetadata], prepared: Prepared | None) -> None:
+    def _show(self, name: str, told: Sequence[PartitionMetadata], read: Stored | None) -> None:
         """A topic is shown with all its partitions from the first moment on: by a part of them keys would go elsewhere."""
         topic, (first, *_) = self._by_name.get(name), told
         if topic is not None and topic.topic_id != first.topic_id:
@@ -143,7 +179,7 @@ class ClusterTopics(Topics):
                 self._hide_deleted(topic)
             return
         states = {} if topic is None else {state.index: state for state in topic.partitions}
-        for index, replicas in enumerate(() if prepared is None else prepared.replicas):
+        for index, replicas in enumerate(() if read is None else read.replicas):
             states.setdefault(index, PartitionState(index, -1, 0, replicas, [], away=[]))
         for one in told:
             states[one.partition[1]] = PartitionState(
@@ -155,7 +191,7 @@ class ClusterTopics(Topics):
             return
         partitions = [states[index] for index in range(len(states))]
         if topic is None:
-            self.show(Topic(name, first.topic_id, partitions, {} if prepared is None else prepared.configs))
+            self.show(Topic(name, first.topic_id, partitions, {} if read is None else read.configs))
         else:
             topic.partitions[:] = partitions
 

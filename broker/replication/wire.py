@@ -250,6 +250,7 @@ def write_metadata(update: messages.UpdateMetadata) -> forms.UpdateMetadataReque
         topic_states=topics,
         live_brokers=brokers,
         is_whole=update.is_whole,
+        number=update.number,
     )
 
 
@@ -272,7 +273,7 @@ def read_metadata(message: forms.UpdateMetadataRequest) -> messages.UpdateMetada
     brokers = tuple(
         messages.LiveBroker(one.id, tuple(_endpoint(at) for at in one.endpoints), one.rack) for one in message.live_brokers
     )
-    return messages.UpdateMetadata(*_sender(message), brokers, partitions, message.is_whole)
+    return messages.UpdateMetadata(*_sender(message), brokers, partitions, message.is_whole, _at_least(0, message.number))
 
 
 def read_metadata_answer(message: forms.UpdateMetadataResponse) -> int:

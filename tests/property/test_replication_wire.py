@@ -96,7 +96,8 @@ def metadata(draw: Callable[..., Any]) -> UpdateMetadata:
         LiveBroker(broker, tuple(draw(st.lists(endpoint, max_size=2))), draw(st.none() | st.text(max_size=3)))
         for broker in draw(LISTS)
     )
-    return UpdateMetadata(brokers=brokers, partitions=told, is_whole=draw(st.booleans()), **draw(SENDERS))
+    number = draw(st.integers(0, 2**63 - 1))
+    return UpdateMetadata(brokers=brokers, partitions=told, is_whole=draw(st.booleans()), number=number, **draw(SENDERS))
 
 
 @st.composite
