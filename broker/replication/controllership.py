@@ -86,6 +86,7 @@ from penstock.broker.store.base import (
 from penstock.broker.store.values import INT_MAX, to_json, whole_number
 from penstock.broker.uuids import uuid_text
 from penstock.errors import ErrorCode
+from penstock.failpoints import declare, failpoint
 
 TICK_S = 0.2
 """How often the controller looks for what wasn't answered."""
@@ -97,6 +98,8 @@ AGAIN_S = 0.5
 """How long it waits before it asks again for what the store refused to say."""
 UNDELETED_S = 60
 """How long a topic waits whose deletion the store has refused. It ends no term: all else goes on."""
+
+EMPTIED = declare("controller.emptied", "the states of a topic that is deleted are gone, its own node and the mark are there")
 
 _log = log.get(__name__)
 
@@ -766,6 +769,7 @@ class Term:
                 last.append(Create(path, to_json(version=1, topic=name, brokers=sorted(away)), parents=True))
         if stat is not None:
             await self._store.empty(paths.topic(name), machine.guard(self._controller))
+            failpoint(EMPTIED)
             last.append(Delete(paths.topic(name), stat.version))
         else:  # Refused if somebody has made it meanwhile, whose configs these would be.
             last += [Create(paths.topic(name)), Delete(paths.topic(name))]

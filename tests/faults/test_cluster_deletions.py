@@ -6,8 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from kazoo.exceptions import NoNodeError
 
+from penstock.broker.replication.controllership import EMPTIED
+from penstock.failpoints import ENVIRONMENT
 from support.cluster_clients import check_answered, write
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.patience import until
@@ -35,6 +38,39 @@ def test_a_broker_that_was_away_removes_what_was_deleted(zookeeper: ZooKeeper, t
         until(lambda: not children(world, "/penstock/deleted"), "the note removed", world.log_text)
         world.until_led("kept", by={1, 2, 3}, isr={1, 2, 3})
         check_answered(world, "kept", writer)
+
+
+def test_a_deletion_whose_controllers_are_killed_one_after_the_other_goes_on(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """250 partitions: their nodes need more than one multi, and each controller dies when only the topic's own is left."""
+    with cluster(zookeeper, tmp_path, 2, auto_create_topics_enable=False) as world:
+        for broker in world.brokers.values():
+            assert broker.stop() == 0
+            broker.environment[ENVIRONMENT] = f"{EMPTIED}=kill"
+            broker.start()
+            world.until_known({1, 2})
+        world.create("t", 250, 1)
+        world.create("kept", 1, 2)
+        admin = world.admin()
+        with pytest.raises(KafkaException):
+            admin.delete_topics(["t"], request_timeout=10)["t"].result(WAIT_S)
+        until(lambda: not any(broker.running for broker in world.brokers.values()), "both killed", world.log_text)
+        for broker in world.brokers.values():
+            broker.close()
+            broker.environment.clear()
+            broker.start()
+        until(lambda: not children(world, "/admin/delete_topics"), "the deletion done", world.log_text)
+        assert children(world, "/brokers/topics") == ["kept"]
+        for number in world.brokers:
+            until(partial(lies, world, number, "t-*", 0), f"broker {number} without the topic", world.log_text)
+            until(partial(names, world, number, {"kept"}), f"broker {number} to show what is there", world.log_text)
+        world.until_led("kept", by={1, 2}, isr={1, 2})
+        world.create("t", 1, 2)
+        world.until_led("t", by={1, 2}, isr={1, 2})
+
+
+def names(world: ClusterProcesses, number: int, expected: set[str]) -> bool:
+    """Whether a broker shows these topics."""
+    return set(world.admin({number}).list_topics(timeout=5).topics) == expected
 
 
 def lies(world: ClusterProcesses, number: int, pattern: str, count: int) -> bool:
