@@ -116,15 +116,19 @@ def begin(broker: int, broker_epoch: int, role: PartitionRole, log_end: int, now
 
 def on_state(leader: Leader, role: PartitionRole, now_ms: int) -> None:
     """A newer partition epoch of the same leader epoch: every proposal for an older one is over. The same partition epoch
-    again (a full picture after a reconnect) says nothing about a proposal that is out; it may name newer registrations.
+    again (a full picture after a reconnect) says nothing about a proposal that is out; it may name newer registrations. If a
+    closed connection delivers it late, it names older ones, which don't count (*a member whose fetches count no more*).
     """
+    known = leader.broker_epochs
+    named = {broker: max(epoch, known.get(broker, NO_EPOCH)) for broker, epoch in role.broker_epochs.items()}
     if role.state.partition_epoch > leader.state.partition_epoch:
+        known = {}
         leader.proposal = None
         for broker in role.state.isr:
             if broker not in leader.state.isr and broker in leader.marks:
                 leader.marks[broker].caught_up_ms = max(leader.marks[broker].caught_up_ms, now_ms)
     leader.role = role
-    leader.broker_epochs = dict(role.broker_epochs)
+    leader.broker_epochs = {**known, **named}
 
 
 def on_fetch(leader: Leader, fetch: Fetch, log: Log, high_watermark: int, now_ms: int) -> Fetched:

@@ -464,3 +464,16 @@ def test_the_controller_refuses_a_proposal_of_a_topic_that_had_the_name_before()
     assert controller.on_alter(machine, "token", ask, 0) == [AnswerAlter("token", answer)]
     written = controller.on_alter(machine, "token", replace(ask, topic_id=image.topic_id), 0)
     assert [type(one) for one in written] == [WriteStates]
+
+
+@pytest.mark.parametrize("late", [{1: 11, 2: 12}, {1: 11}])
+def test_a_role_that_comes_late_names_no_member_by_an_older_registration(late: dict[int, int]) -> None:
+    state = LeaderAndIsr(1, 0, (1, 2), partition_epoch=3)
+    replica, log = Replica(1, ("t", 0), 0), ReplicaLog()
+    for epochs in ({1: 11, 2: 12}, {1: 11, 2: 22}, late):
+        told = PartitionRole(("t", 0), TOPIC_ID, (1, 2), state, epochs)
+        assert on_role(replica, told, 11, log, 0).error == ErrorCode.NONE
+    assert replica.leader is not None and replica.leader.broker_epochs == {1: 11, 2: 22}
+    newer = replace(state, isr=(1,), partition_epoch=4)
+    on_role(replica, PartitionRole(("t", 0), TOPIC_ID, (1, 2), newer, {1: 11}), 11, log, 0)
+    assert replica.leader.broker_epochs == {1: 11}
