@@ -504,9 +504,10 @@ class Coordinator(ABC, Generic[M]):
     async def _read(self, loading: Loading[M], partition: int, lead: Lead[M]) -> None:
         """Read a partition up to where it ends now, in turns with the loop's other work; its disk is waited for in a thread."""
         logs, turns = self._parts.log_manager, Turns(self._order)
+        loading.partition = partition
         try:
             where = logs.offsets(self.topic, partition)
-            offset, loading.partition, loading.end = where.log_start, partition, where.log_end
+            offset, loading.end = where.log_start, where.log_end
             while offset < loading.end and self._leads.get(partition) is lead:
                 folder = logs.folder_of(self.topic, partition)
                 read = statelog.read_batches, logs, self.topic, partition, offset, self._skip_corrupt
