@@ -93,7 +93,8 @@ class StockProducer(StockClient):
 
 
 class StockCommitter(StockClient):
-    """Commits of a group's offset by a consumer that is no member."""
+    """Commits of a group's offset by a consumer that is no member. librdkafka leaves it to applications to try a commit again
+    whose coordinator went, or moved, before it answered."""
 
     def __init__(self, package: Any, bootstrap: str, topic: str, group: str) -> None:
         super().__init__()
@@ -101,6 +102,11 @@ class StockCommitter(StockClient):
         own = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
         self._consumer = package.Consumer({**own, **_quiet({})})
         self._topic = topic
+        error = package.KafkaError
+        self._again = {
+            *(error._TRANSPORT, error._TIMED_OUT, error._WAIT_COORD, error.REQUEST_TIMED_OUT),
+            *(error.COORDINATOR_LOAD_IN_PROGRESS, error.COORDINATOR_NOT_AVAILABLE, error.NOT_COORDINATOR),
+        }
 
     def _work(self) -> None:
         number = 0
@@ -110,7 +116,8 @@ class StockCommitter(StockClient):
             try:
                 self._consumer.commit(offsets=offsets, asynchronous=False)
             except self._package.KafkaException as error:
-                self.failures.append(str(error))
+                if error.args[0].code() not in self._again:
+                    self.failures.append(str(error))
                 time.sleep(RETRY_S)
                 continue
             self.acknowledged.append((began, time.monotonic()))

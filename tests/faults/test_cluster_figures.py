@@ -117,7 +117,13 @@ def test_deleted_records_are_deleted_in_all_live_replicas_once_that_is_answered(
         until(lambda: deletes(world, leader, 30), "the deletion without it", world.log_text)
     finally:
         world.resume(follower)
-    until(lambda: log_starts(world) == {30}, "the follower's log to begin there", world.log_text)
+    starts = [log_starts(world)]
+
+    def begin_there() -> bool:
+        starts.append(log_starts(world))
+        return starts[-1] == {30}
+
+    until(begin_there, "the follower's log to begin there", lambda: f"{starts[0]} ... {starts[-1]}\n{world.log_text()}")
 
 
 def deletes(world: ClusterProcesses, leader: int, before: int) -> bool:

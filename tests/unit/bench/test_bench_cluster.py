@@ -77,8 +77,9 @@ def test_a_case_that_fails_halfway_leaves_a_whole_cluster_to_the_next_one(world:
     assert cluster.controller in cluster.nodes
 
 
-LATER = time.monotonic() + 1000
-"""What a script's times count from: all of it is after the beginning of a block, which waits for a first acknowledgement."""
+LATER = time.monotonic() + 1_000_000
+"""What a script's times count from: all of it is after the beginning of a block, which waits for a first acknowledgement,
+however long the tests before this one take."""
 
 
 class Scripted(StockClient):
