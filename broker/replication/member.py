@@ -523,15 +523,11 @@ class Cluster:
 
     async def _topic_altered(self, name: str) -> None:
         await self._topics.take_configs(name)
-        await self._replicas.configs_changed(name)
-        if self._term is not None:
-            self._term.configs_changed()
+        await self._configs_taken(name)
 
     async def _broker_altered(self, name: str) -> None:
         await self._broker_nodes.take_named(name)
-        await self._replicas.configs_changed()
-        if self._term is not None:
-            self._term.configs_changed()
+        await self._configs_taken()
 
     async def _take_configs(self) -> None:
         """Read all configs again: this broker may have missed changes."""
@@ -540,7 +536,11 @@ class Cluster:
             await self._broker_nodes.take(default=default)
         for topic in self._topics.all():
             await self._topics.take_configs(topic.name)
-        await self._replicas.configs_changed()
+        await self._configs_taken()
+
+    async def _configs_taken(self, *names: str) -> None:
+        """Those of these topics, or of all, are others: replicas hear of it, and so does the controller if it is here."""
+        await self._replicas.configs_changed(*names)
         if self._term is not None:
             self._term.configs_changed()
 

@@ -28,6 +28,7 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
+    Stat,
     Watch,
     paths,
     putting,
@@ -133,11 +134,10 @@ class ClusterTopics(Topics):
             return False
 
     async def _prepare(self, name: str) -> Stored | None:
-        try:
-            data, _ = await self._store.get(paths.topic(name))
-        except NoNodeError:
+        found = await self._read_topic(name)
+        if found is None:
             return None  # It was deleted meanwhile.
-        partitions = Fields.read(paths.topic(name), data).table("partitions")
+        partitions = found[0].table("partitions")
         return Stored(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
 
     def _has_grown(self, name: str, told: Sequence[PartitionMetadata]) -> bool:
@@ -232,11 +232,8 @@ class ClusterTopics(Topics):
         await self._store.sync()
         if await self._store.exists(paths.deleted_topic(name)) is not None:
             return True
-        try:
-            data, _ = await self._store.get(paths.topic(name))
-        except NoNodeError:
-            return True
-        return str(index) not in Fields.read(paths.topic(name), data).table("partitions")
+        found = await self._read_topic(name)
+        return found is None or str(index) not in found[0].table("partitions")
 
     async def next_picture(self, timeout_s: float) -> None:
         """Wait until the controller's next picture is shown, or the time is over."""
@@ -272,11 +269,16 @@ class ClusterTopics(Topics):
         """The id of a topic that the store has and nobody is deleting. Raises StoreError."""
         if await self._store.exists(paths.deleted_topic(name)) is not None:
             return None
+        found = await self._read_topic(name)
+        return None if found is None else found[0].text("topic_id")
+
+    async def _read_topic(self, name: str, watch: Watch | None = None) -> tuple[Fields, Stat] | None:
+        """A topic's node; None: there is none. Raises StoreError."""
         try:
-            data, _ = await self._store.get(paths.topic(name))
+            data, stat = await self._store.get(paths.topic(name), watch)
         except NoNodeError:
             return None
-        return Fields.read(paths.topic(name), data).text("topic_id")
+        return Fields.read(paths.topic(name), data), stat
 
     async def create(
         self,
@@ -348,12 +350,8 @@ class ClusterTopics(Topics):
     async def _check_stored(self, name: str, topic_id: bytes, changed: Watch) -> None:
         """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION if a topic that was there is the store's no more."""
         async with stored(name):
-            try:
-                data, _ = await self._store.get(paths.topic(name), changed)
-            except NoNodeError:
-                is_there = False
-            else:
-                is_there = Fields.read(paths.topic(name), data).text("topic_id") == uuid_text(topic_id)
+            found = await self._read_topic(name, changed)
+            is_there = found is not None and found[0].text("topic_id") == uuid_text(topic_id)
         if not is_there:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted again before it served.")
 
@@ -414,13 +412,10 @@ class ClusterTopics(Topics):
         Raises KafkaError."""
         while True:
             async with stored(topic.name):
-                try:
-                    data, stat = await self._store.get(paths.topic(topic.name))
-                except NoNodeError:
-                    raise KafkaError(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' is being deleted."
-                    ) from None
-                node = Fields.read(paths.topic(topic.name), data)
+                found = await self._read_topic(topic.name)
+                if found is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' is being deleted.")
+                node, stat = found
                 there = len(node.table("partitions"))
             if node.text("topic_id") != uuid_text(topic.topic_id):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' was deleted and made again.")
