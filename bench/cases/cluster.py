@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
+from penstock.bench.cases import produce
 from penstock.bench.clusters import BROKERS, GROUP, TRANSACTION, Cluster, until
 from penstock.bench.stockclients import StockClient, StockCommitter, StockProducer, StockTransactions
 from penstock.bench.world import GB, RECYCLED_TOPIC, SETTLE_S, Skipped, World, confluent
@@ -89,17 +90,7 @@ class Replicated(Case):
         store_cpu_s = cluster.store_cpu_s()
         done, cpu_s = world.measured(cluster, lambda: self._send(world, cluster, loads, count))
         store_cpu_s = cluster.store_cpu_s() - store_cpu_s
-        sent, bytes_sent = done["requests"], done["requests"] * loads[0].value_bytes
-        return {
-            "cpu_s_per_gb": cpu_s / (bytes_sent / GB),
-            "mb_per_s": bytes_sent / 1e6 / done["seconds"],
-            "cpu_us_per_request": cpu_s / sent * 1e6,
-            "requests_per_s": sent / done["seconds"],
-            "p50_ms": done["p50_us"] / 1e3,
-            "p99_ms": done["p99_us"] / 1e3,
-            "client_cpu_s": done["client_cpu_s"],
-            "zookeeper_cpu_s": store_cpu_s,
-        }
+        return {**produce.sample(done, cpu_s, done["requests"], loads[0].value_bytes), "zookeeper_cpu_s": store_cpu_s}
 
     def _send(self, world: World, cluster: Cluster, loads: list[frames.Frames], count: int) -> dict[str, float]:
         at = zip(list(cluster.nodes.values())[: self.leaders], loads, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,20 @@ PARTITIONS = 2
 # Sent before what is measured, at most as much again: the pages that the brokers write to are then pages that old segments
 # had just now, not pages that the machine has to get back from its host.
 AHEAD_BYTES = 2 * PARTITIONS * RECYCLED_BYTES
+
+
+def sample(done: Mapping[str, float], cpu_s: float, count: float, value_bytes: int) -> Sample:
+    """What so many requests, each of so many bytes of values, came to; done: what the load program printed."""
+    bytes_sent = count * value_bytes
+    return {
+        "cpu_s_per_gb": cpu_s / (bytes_sent / GB),
+        "mb_per_s": bytes_sent / 1e6 / done["seconds"],
+        "cpu_us_per_request": cpu_s / count * 1e6,
+        "requests_per_s": count / done["seconds"],
+        "p50_ms": done["p50_us"] / 1e3,
+        "p99_ms": done["p99_us"] / 1e3,
+        "client_cpu_s": done["client_cpu_s"],
+    }
 
 
 @dataclass
@@ -65,16 +80,7 @@ class Produce(Case):
         self._send(world, server, load, max(4, min(count, world.scaled(AHEAD_BYTES / load.batch_bytes))))
         time.sleep(SETTLE_S)
         done, cpu_s = world.measured(server, lambda: self._send(world, server, load, count))
-        bytes_sent = count * load.value_bytes
-        return {
-            "cpu_s_per_gb": cpu_s / (bytes_sent / GB),
-            "mb_per_s": bytes_sent / 1e6 / done["seconds"],
-            "cpu_us_per_request": cpu_s / count * 1e6,
-            "requests_per_s": count / done["seconds"],
-            "p50_ms": done["p50_us"] / 1e3,
-            "p99_ms": done["p99_us"] / 1e3,
-            "client_cpu_s": done["client_cpu_s"],
-        }
+        return sample(done, cpu_s, count, load.value_bytes)
 
     def _send(self, world: World, server: Server, load: frames.Frames, count: int) -> dict[str, float]:
         return world.requests(server, load, connections=self.connections, in_flight=self.in_flight, requests=count)[-1]
