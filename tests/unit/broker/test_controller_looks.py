@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -220,6 +220,20 @@ async def carried_out(term: Term) -> None:
     await asyncio.sleep(0.01)
 
 
+def play_with(tmp_path: Path, scene: Callable[[SlowStore, Store], Awaitable[None]]) -> None:
+    """Play a scene with a slow store for the controller and another session for everybody else; broker 1 lives."""
+    home = EmbeddedHome(tmp_path / "metadata.db")
+
+    async def scenario(_: object) -> None:
+        store, other = SlowStore(OneSession(home)), await home.session()
+        await store.begin()
+        await live(other)
+        async with asyncio.timeout(WAIT_S):
+            await scene(store, other)
+
+    play(home, scenario)
+
+
 def test_a_topic_that_is_removed_while_it_is_read_does_not_come_back(tmp_path: Path) -> None:
     home = EmbeddedHome(tmp_path / "metadata.db")
 
@@ -279,13 +293,8 @@ MANY = MULTI_OPERATIONS
 
 
 def test_a_topic_of_many_partitions_is_deleted_by_the_controller_that_began(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S), controller(store) as term:
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
             await create(other, "t", MANY)
             await led(term, "t", MANY)
             await other.create(paths.deleted_topic("t"))
@@ -295,48 +304,37 @@ def test_a_topic_of_many_partitions_is_deleted_by_the_controller_that_began(tmp_
             await led(term, "t", 1)
             assert not term._is_over
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_another_controller_goes_on_with_a_deletion_and_makes_nothing_of_it_again(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S):
-            async with controller(store) as term:
-                await create(other, "t", MANY)
-                await led(term, "t", MANY)
-                store.ends.close()
-                await other.create(paths.deleted_topic("t"))
-                await store.ends.reached()
-            assert await other.tree(paths.topic("t")) == {}  # Only the topic's own node is left.
-            brokers, made = Brokers(), Seen()
-            await other.children(paths.topic("t"), made)
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
+            await create(other, "t", MANY)
+            await led(term, "t", MANY)
             store.ends.close()
-            async with controller(store, brokers) as term:
-                await store.ends.reached()
-                await carried_out(term)
-                assert not made.events, "a state was made again"
-                assert brokers.hidden == {"t"}
-                store.ends.open()
-                await gone(other, paths.deleted_topic("t"))
-                assert await other.exists(paths.topic("t")) is None
-                await shown(term, "t", None)
+            await other.create(paths.deleted_topic("t"))
+            await store.ends.reached()
+        assert await other.tree(paths.topic("t")) == {}  # Only the topic's own node is left.
+        brokers, made = Brokers(), Seen()
+        await other.children(paths.topic("t"), made)
+        store.ends.close()
+        async with controller(store, brokers) as term:
+            await store.ends.reached()
+            await carried_out(term)
+            assert not made.events, "a state was made again"
+            assert brokers.hidden == {"t"}
+            store.ends.open()
+            await gone(other, paths.deleted_topic("t"))
+            assert await other.exists(paths.topic("t")) is None
+            await shown(term, "t", None)
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_a_topic_that_grows_while_it_is_deleted_goes_whole(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S), controller(store) as term:
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
             await create(other, "t")
             await led(term, "t", 1)
             store.ends.close()
@@ -353,17 +351,12 @@ def test_a_topic_that_grows_while_it_is_deleted_goes_whole(tmp_path: Path) -> No
             await carried_out(term)
             assert not term._controller.partitions and not term._controller.deleting
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_a_topic_that_is_made_while_a_mark_of_its_name_goes_is_whole_or_goes_too(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S), controller(store) as term:
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
             store.ends.close()
             await other.create(paths.deleted_topic("t"))
             await store.ends.reached()  # It has seen that there is no such topic.
@@ -373,42 +366,31 @@ def test_a_topic_that_is_made_while_a_mark_of_its_name_goes_is_whole_or_goes_too
             assert await other.children(paths.TOPICS) == await other.children(paths.TOPIC_CONFIGS) == []
             await shown(term, "t", None)
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_a_topic_is_not_deleted_in_place_of_the_one_before_it(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S):
-            async with controller(store) as term:
-                topic_id = await create(other, "t")
-                await led(term, "t", 1)
-                await other.create(paths.deleted_topic("t"), uuid_text(new_uuid()).encode())
-                await gone(other, paths.deleted_topic("t"))
-                assert term._controller.partitions["t", 0].topic_id == topic_id and not term._controller.deleting
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
+            topic_id = await create(other, "t")
+            await led(term, "t", 1)
             await other.create(paths.deleted_topic("t"), uuid_text(new_uuid()).encode())
-            async with controller(store) as term:
-                await gone(other, paths.deleted_topic("t"))
-                await led(term, "t", 1)
-                assert not term._controller.deleting
-                await other.create(paths.deleted_topic("t"), uuid_text(topic_id).encode())
-                await gone(other, paths.topic("t"))
+            await gone(other, paths.deleted_topic("t"))
+            assert term._controller.partitions["t", 0].topic_id == topic_id and not term._controller.deleting
+        await other.create(paths.deleted_topic("t"), uuid_text(new_uuid()).encode())
+        async with controller(store) as term:
+            await gone(other, paths.deleted_topic("t"))
+            await led(term, "t", 1)
+            assert not term._controller.deleting
+            await other.create(paths.deleted_topic("t"), uuid_text(topic_id).encode())
+            await gone(other, paths.topic("t"))
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_a_topic_that_cannot_be_deleted_holds_up_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S), controller(store) as term:
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
             for name in ("stuck", "t"):
                 await create(other, name)
                 await led(term, name, 1)
@@ -421,17 +403,12 @@ def test_a_topic_that_cannot_be_deleted_holds_up_nothing_else(tmp_path: Path, ca
             assert await other.children(paths.DELETE_TOPICS) == ["stuck"]
         assert "topic=stuck can't be deleted" in caplog.text
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
 
 
 def test_a_config_that_is_altered_twice_within_one_write_ends_as_it_was(tmp_path: Path) -> None:
-    home = EmbeddedHome(tmp_path / "metadata.db")
-
-    async def scenario(_: object) -> None:
-        store, other = SlowStore(OneSession(home)), await home.session()
-        await store.begin()
-        await live(other)
-        async with asyncio.timeout(WAIT_S), controller(store) as term:
+    async def scene(store: SlowStore, other: Store) -> None:
+        async with controller(store) as term:
             await create(other, "t")
             await led(term, "t", 1)
             path = paths.topic_config("t")
@@ -451,4 +428,4 @@ def test_a_config_that_is_altered_twice_within_one_write_ends_as_it_was(tmp_path
             state = await read_one_state(other, partition)
             assert state is not None and state.min_isr == 1
 
-    play(home, scenario)
+    play_with(tmp_path, scene)
