@@ -55,7 +55,7 @@ class Delivery:
         """Send it once to every leader; those that have it, and those that are gone."""
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         unknown: list[TopicPartition] = []
-        for partition in partitions:
+        for partition in sorted(partitions):  # a set's order differs from one process to the next
             state = self._state(partition)
             if state is None:
                 unknown.append(partition)
