@@ -6,6 +6,9 @@ session         the metadata store of a cluster: one ZooKeeper session after the
 registration    this broker's registration, and who else may have its id
 commits         waiting until records are committed
 leaseholder     the lease of the session: renewed by writes, told to the data plane
+replicalogs     the logs of this broker's replicas, between machines and data plane
+proposals       what this broker proposes as a leader: other ISRs
+isolation       which partitions this broker leads and serves to no client, once the lease is over
 replicas        the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
 controllership  who the controller is; and if it is this broker, its machine, fed
 reading         what a new controller reads of the store

@@ -45,7 +45,8 @@ from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
 from penstock.broker.replication.peers import Peers, Prepare
-from penstock.broker.replication.replicas import Coordinators, Replicas
+from penstock.broker.replication.replicalogs import Coordinators
+from penstock.broker.replication.replicas import Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
@@ -220,7 +221,7 @@ class Cluster:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
-        if self._member.epoch == NO_EPOCH or not self._replicas.led():
+        if self._member.epoch == NO_EPOCH or not self._replicas.roles.led:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
@@ -337,13 +338,13 @@ class Cluster:
         term, fetched = self._term, self._fetching.threads.counters()
         return ReplicationFigures(
             lease_left_ms=self._lease.left_ms,
-            isolated=self._replicas.isolated,
+            isolated=len(self._replicas.isolation.partitions),
             is_controller=term is not None,
             controller_queue=0 if term is None else term.queued,
             elections=self._elections.leaders,
             unclean_elections=self._elections.unclean,
-            isr_shrinks=self._replicas.isr_shrinks,
-            isr_expands=self._replicas.isr_expands,
+            isr_shrinks=self._replicas.proposals.isr_shrinks,
+            isr_expands=self._replicas.proposals.isr_expands,
             lag=fetched["lag"],
             fetched_bytes=fetched["bytes"],
             fetch_errors=fetched["errors"],

@@ -241,7 +241,7 @@ def test_an_answer_that_its_topic_has_not_outlived_says_nothing_of_the_next_one(
             answer.set_result(written(ask))
             while not logs.replica_state(*PARTITION).high_watermark:  # noqa: ASYNC110 - nothing tells it but asking
                 await asyncio.sleep(0.01)
-            assert held.isr_shrinks == 1
+            assert held.proposals.isr_shrinks == 1
         finally:
             await held.stop()
 
