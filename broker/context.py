@@ -137,7 +137,7 @@ class ClusterMember(OtherBrokers, Protocol):
         ...
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
-        """Give up replicas."""
+        """Stop replicas."""
         ...
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
@@ -149,7 +149,7 @@ class ClusterMember(OtherBrokers, Protocol):
         ...
 
     async def on_elect_leaders(
-        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+        self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
         ...

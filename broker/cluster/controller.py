@@ -267,10 +267,10 @@ def on_wish(
     leader: int | None = None,
     min_isr: int | None = None,
     may_lose: bool | None = None,
-    gives_up: bool = False,
+    unclean: bool = False,
 ) -> Out:
-    """Somebody wants another leader for now, or another min.insync.replicas or unclean.leader.election.enable from now on; or,
-    where nobody can lead, gives up what only replicas have that are away or lost their logs.
+    """Somebody wants another leader for now, or another min.insync.replicas or unclean.leader.election.enable from now on.
+    unclean: where nobody can lead, an operator gives up what only replicas have that are away or lost their logs.
     """
     image = controller.partitions.get(partition)
     if image is None:
@@ -281,8 +281,8 @@ def on_wish(
         image.wanted_min_isr = min_isr
     if may_lose is not None:
         image.may_lose = may_lose
-    if gives_up and image.state.leader == NO_LEADER:
-        image.is_given_up = True
+    if unclean and image.state.leader == NO_LEADER:
+        image.wants_unclean = True
     return _step(controller, [partition], now_ms)
 
 
@@ -292,15 +292,15 @@ def on_log_dir_failure(controller: Controller, broker: int, now_ms: int) -> Out:
     return _step(controller, [], now_ms)
 
 
-def refuse_election(controller: Controller, partition: Partition, *, gives_up: bool) -> int:
-    """Why an election that somebody asks for isn't held: of the preferred leader, or, if it `gives_up`, of any live replica."""
+def refuse_election(controller: Controller, partition: Partition, *, unclean: bool) -> int:
+    """Why an election that somebody asks for isn't held: of the preferred leader, or, `unclean`, of any live replica."""
     image = controller.partitions.get(partition)
     if image is None or partition in controller.deleting:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     preferred = image.replicas[0]
-    if image.state.leader == preferred or (gives_up and image.state.leader != NO_LEADER):
+    if image.state.leader == preferred or (unclean and image.state.leader != NO_LEADER):
         return ErrorCode.ELECTION_NOT_NEEDED
-    if gives_up:
+    if unclean:
         live = any(broker in controller.registrations for broker in image.replicas)
         return ErrorCode.NONE if live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     can_lead = preferred in controller.registrations and preferred in image.state.isr
@@ -522,7 +522,7 @@ def _note_leader(controller: Controller, partition: Partition, image: Image, now
     """A partition's state is another one: since when it has no leader."""
     if image.state.leader != NO_LEADER or not image.state.is_created:
         controller.leaderless.pop(partition, None)
-        image.is_overdue = image.is_given_up = False
+        image.is_overdue = image.wants_unclean = False
         image.without_log.clear()
     else:
         controller.leaderless.setdefault(partition, now_ms)

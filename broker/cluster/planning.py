@@ -33,7 +33,7 @@ class Image:
     may_lose: bool = False  # unclean.leader.election.enable
     patience_ms: int = -1  # unclean.recovery.timeout.ms; -1: for ever
     is_overdue: bool = False  # nobody has led for longer than that
-    is_given_up: bool = False  # by an operator: what the seats hold and no live replica has
+    wants_unclean: bool = False  # an operator gives up what the seats hold and no live replica has
     is_doubtful: bool = False  # a write of this state was asked for, and isn't there: it may still come
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
@@ -84,7 +84,7 @@ def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderA
     An operator's word takes all seats away in a write of its own: only then is a log made again, empty, where it is lost
     or damaged. Where no seat is left the longest log of the live replicas leads.
     """
-    if image.is_given_up and image.state.seats:
+    if image.wants_unclean and image.state.seats:
         return replace(image.state, isr=(), elr=(), unclean=())
     known = {
         broker: end

@@ -331,33 +331,33 @@ class Term:
         left = {one: image.state.leader for one, image in self._controller.partitions.items()}
         return [one for one in led if left.get(one) == broker]
 
-    async def elect(self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_s: float) -> dict[Partition, int]:
-        """Have preferred leaders elected; or, if it `gives_up`, any live replica where nobody can lead, whatever is lost by
-        that. Answers an error code each; of all partitions (None) those are left out that need no election. Raises
+    async def elect(self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_s: float) -> dict[Partition, int]:
+        """Have preferred leaders elected; or `unclean`: where nobody can lead, any live replica, whatever is lost by that.
+        Answers an error code each; of all partitions (None) those are left out that need no election. Raises
         ConnectionError."""
         wanted = list(self._controller.partitions) if asked is None else list(dict.fromkeys(asked))
         answers: dict[Partition, int] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 for partition in wanted:
-                    answers[partition] = machine.refuse_election(self._controller, partition, gives_up=gives_up)
+                    answers[partition] = machine.refuse_election(self._controller, partition, unclean=unclean)
                 held = [one for one in wanted if answers[one] == ErrorCode.NONE]
                 answers.update(dict.fromkeys(held, int(ErrorCode.REQUEST_TIMED_OUT)))
                 for at in range(0, len(held), MOVED_A_SECOND):
                     if at:
                         await asyncio.sleep(1)
-                    await self._elect_some(held[at : at + MOVED_A_SECOND], gives_up, answers)
+                    await self._elect_some(held[at : at + MOVED_A_SECOND], unclean, answers)
         except TimeoutError:
             _log.debug("not all of %d elections were over within %g s", len(wanted), timeout_s)
         if asked is None:
             return {one: error for one, error in answers.items() if error != ErrorCode.ELECTION_NOT_NEEDED}
         return answers
 
-    async def _elect_some(self, wanted: Sequence[Partition], gives_up: bool, answers: dict[Partition, int]) -> None:
+    async def _elect_some(self, wanted: Sequence[Partition], unclean: bool, answers: dict[Partition, int]) -> None:
         for partition in wanted:
-            if gives_up:
+            if unclean:
                 _log.warning("topic=%s partition=%d: an operator gives up what its live replicas lack", *partition)
-                self._put(partial(machine.on_wish, self._controller, partition, self._clock(), gives_up=True))
+                self._put(partial(machine.on_wish, self._controller, partition, self._clock(), unclean=True))
             else:
                 self._put(partial(self._prefer, partition))
         await self._settle()
@@ -365,7 +365,7 @@ class Term:
         while open_:
             moved = self._moved
             for partition in list(open_):
-                error = self._outcome(partition, gives_up)
+                error = self._outcome(partition, unclean)
                 if error is not None:
                     answers[partition] = error
                     open_.discard(partition)
@@ -382,14 +382,14 @@ class Term:
         image = self._controller.partitions.get(partition)
         return [] if image is None else self._move(partition, image.replicas[0])
 
-    def _outcome(self, partition: Partition, gives_up: bool) -> int | None:
+    def _outcome(self, partition: Partition, unclean: bool) -> int | None:
         """How an election has ended; None: not yet."""
         image = self._controller.partitions.get(partition)
         if image is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.state.leader == image.replicas[0] or (gives_up and image.state.leader != NO_LEADER):
+        if image.state.leader == image.replicas[0] or (unclean and image.state.leader != NO_LEADER):
             return ErrorCode.NONE
-        if gives_up or image.wanted_leader is not None or partition in self._controller.writing:
+        if unclean or image.wanted_leader is not None or partition in self._controller.writing:
             return None
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
@@ -483,7 +483,7 @@ class Term:
             _log.info("%d partitions are to be led by their preferred leaders again", len(unbalanced))
             try:
                 # The bound: however many there are, each has its turn, and answers.
-                await self.elect(unbalanced, gives_up=False, timeout_s=60 + len(unbalanced) / MOVED_A_SECOND)
+                await self.elect(unbalanced, unclean=False, timeout_s=60 + len(unbalanced) / MOVED_A_SECOND)
             except ConnectionError:
                 return
 
@@ -634,7 +634,7 @@ class Term:
             _log.error("an election of preferred leaders isn't held: %s", error)
         else:
             try:
-                await self.elect(asked, gives_up=False, timeout_s=60 + len(asked) / MOVED_A_SECOND)
+                await self.elect(asked, unclean=False, timeout_s=60 + len(asked) / MOVED_A_SECOND)
             except ConnectionError:
                 return  # The next controller finds the node, too.
         with contextlib.suppress(NoNodeError, BadVersionError):

@@ -98,7 +98,7 @@ class Leftovers:
             return
         held = await self._replicas.topic_id_of(partition)
         if held is not None and not _is_placed(stored, partition, held, self._node_id):
-            await self._replicas.give_up(partition, held)
+            await self._replicas.set_stray_aside(partition, held)
 
 
 def _is_placed(stored: StoredTopic | None, partition: Partition, topic_id: bytes, broker: int) -> bool:

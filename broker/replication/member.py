@@ -163,9 +163,9 @@ class Cluster:
     def _folder_lost(self, path: str) -> None:
         log_dir = self._dirs.by_path(path)
         if log_dir is not None:
-            self._running.start(self._give_up(log_dir))
+            self._running.start(self._report_failure(log_dir))
 
-    async def _give_up(self, log_dir: LogDir) -> None:
+    async def _report_failure(self, log_dir: LogDir) -> None:
         """A log folder has failed: the controller hears of it, and the next start finds it noted, however this process ends."""
         await self._replicas.folder_failed(log_dir)
         while True:
@@ -436,14 +436,14 @@ class Cluster:
             return int(ErrorCode.NOT_CONTROLLER), []
 
     async def on_elect_leaders(
-        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+        self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
         term = self._deciding
         if term is None:
             return None
         try:
-            return await term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)
+            return await term.elect(asked, unclean=unclean, timeout_s=timeout_ms / 1000)
         except ConnectionError:
             return None
 

@@ -131,7 +131,7 @@ class Replicas:
             errors = [await self._drop_one(partition, topic_id, deletes=True) for partition in partitions]
         return not any(errors)
 
-    async def give_up(self, partition: Partition, topic_id: bytes) -> None:
+    async def set_stray_aside(self, partition: Partition, topic_id: bytes) -> None:
         """Set a log aside that no role has opened, and whose topic has no replica here by the store."""
         async with self._replica_logs.changing:
             if await self.topic_id_of(partition) != topic_id:

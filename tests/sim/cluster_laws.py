@@ -59,7 +59,7 @@ class Laws:
 
     def __init__(self) -> None:
         self.truths: dict[Partition, Truth] = {}
-        self.given_up: set[Partition] = set()  # by an operator: what no live replica has
+        self.unclean_wanted: set[Partition] = set()  # an operator gives up what no live replica has
         self.controller_epoch = 0
 
     def add(self, partition: Partition, replicas: tuple[int, ...], state: LeaderAndIsr, logs: dict[int, ReplicaLog]) -> None:
@@ -77,19 +77,19 @@ class Laws:
             leader = truth.stored.setdefault(new.leader_epoch, new.leader)
             _hold(leader == new.leader, "I6", f"epoch {new.leader_epoch} is of {leader} and of {new.leader}")
             _hold(new.leader in new.isr, "I7", f"{new}")
-        _hold(bool(new.isr or new.elr) or partition in self.given_up, "I7", f"nobody is left: {new}")
+        _hold(bool(new.isr or new.elr) or partition in self.unclean_wanted, "I7", f"nobody is left: {new}")
         _hold(set(new.seats) <= set(truth.replicas) and not set(new.isr) & set(new.elr), "I7", f"{new}")
         truth.state = new
         truth.least_min = min(truth.least_min, new.needed(truth.replicas))
         if new.unclean_epoch != old.unclean_epoch:
-            self._on_unclean(truth, new, partition in self.given_up)
+            self._on_unclean(truth, new, partition in self.unclean_wanted)
         self.on_change(partition)
 
-    def _on_unclean(self, truth: Truth, new: LeaderAndIsr, is_given_up: bool) -> None:
+    def _on_unclean(self, truth: Truth, new: LeaderAndIsr, wants_unclean: bool) -> None:
         log, dirty = truth.logs[new.leader], new.leader in truth.dirty
-        if not truth.tainted and not dirty and not is_given_up:
+        if not truth.tainted and not dirty and not wants_unclean:
             self._holds_shown(truth, log, f"{new.leader} was elected uncleanly")
-        asked = truth.high_watermarks if is_given_up else truth.logs  # An operator's word is about the replicas that run.
+        asked = truth.high_watermarks if wants_unclean else truth.logs  # An operator's word is about the replicas that run.
         longest = max((truth.logs[one].last_epoch, truth.logs[one].end) for one in asked)
         _hold(dirty or longest == (log.last_epoch, log.end), "I3", f"{new.leader} leads uncleanly, and a longer log is there")
         truth.tainted = True

@@ -752,19 +752,19 @@ class ClusterWorld(Clockwork):
         *,
         leader: int | None = None,
         min_isr: int | None = None,
-        gives_up: bool = False,
+        unclean: bool = False,
         partition: Partition = ("topic", 0),
     ) -> None:
         """Ask the controller that acts for another leader or another min.insync.replicas, or give up what no live replica
         has."""
-        if gives_up:
-            self.laws.given_up.add(partition)
+        if unclean:
+            self.laws.unclean_wanted.add(partition)
         for broker in self.brokers:
             machine = broker.controller
             if broker.is_up and machine is not None and partition in machine.partitions:
                 self._act(
                     broker,
-                    controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr, gives_up=gives_up),
+                    controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr, unclean=unclean),
                 )
         if self.calm:
             self.settle()

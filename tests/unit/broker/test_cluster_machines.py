@@ -114,7 +114,7 @@ def test_a_lost_log_counts_as_none_where_config_allows_an_unclean_election() -> 
     assert planning.plan(image, live).leader == 3
     alone = planning.Image(TOPIC_ID, (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
     assert planning.plan(alone, live) == state
-    alone.is_given_up = True
+    alone.wants_unclean = True
     empty = planning.plan(alone, live)
     assert (empty.leader, empty.isr, empty.elr, empty.unclean) == (NO_LEADER, (), (), ())
     alone.state, alone.without_log, alone.log_ends = empty, {}, {2: (11, (-1, 0))}
