@@ -20,7 +20,7 @@ from penstock.broker.configs.quotas import quotas_of, text_of_quota
 from penstock.broker.configs.scram import MECHANISMS, check_text, credentials_of
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
-from penstock.broker.coordination.parts import OtherBrokers
+from penstock.broker.coordination.parts import BrokerSender
 from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.logs.logdirs import LogDirs
@@ -86,7 +86,7 @@ class ReplicationFigures(NamedTuple):
     begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
 
 
-class ClusterMember(OtherBrokers, Protocol):
+class ClusterMember(BrokerSender, Protocol):
     """What handlers of other brokers' requests ask of this broker, as one of a cluster. All on the loop but `topic_names`."""
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from penstock import log
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.markers import Markers, is_done
-from penstock.broker.coordination.parts import OtherBrokers, Parts
+from penstock.broker.coordination.parts import BrokerSender, Parts
 from penstock.broker.topic import PartitionState, partition_in
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite
 
@@ -31,7 +31,7 @@ class Delivery:
         self._markers = markers
 
     async def deliver(
-        self, cluster: OtherBrokers, marker: Marker, partitions: Collection[TopicPartition], is_wanted: Callable[[], bool]
+        self, cluster: BrokerSender, marker: Marker, partitions: Collection[TopicPartition], is_wanted: Callable[[], bool]
     ) -> bool:
         """Until the marker is committed in each partition that there is. False: by then nobody wants it any more."""
         left = set(partitions)
@@ -51,7 +51,7 @@ class Delivery:
             await cluster.next_picture(RETRY_S)
         return False
 
-    async def _send(self, cluster: OtherBrokers, marker: Marker, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    async def _send(self, cluster: BrokerSender, marker: Marker, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Send it once to every leader; those that have it, and those that are gone."""
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         unknown: list[TopicPartition] = []
@@ -72,7 +72,7 @@ class Delivery:
                 done.add(partition)
         return done
 
-    async def _write(self, cluster: OtherBrokers, leader: int, write: MarkerWrite) -> Mapping[TopicPartition, MarkerAnswer]:
+    async def _write(self, cluster: BrokerSender, leader: int, write: MarkerWrite) -> Mapping[TopicPartition, MarkerAnswer]:
         if leader == self._parts.node_id:
             own = [self._markers.write_committed(one, write.marker, epoch) for one, epoch in write.leader_epochs.items()]
             return dict(zip(write.leader_epochs, await asyncio.gather(*own), strict=True))

@@ -15,8 +15,8 @@ from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verif
 from penstock.pyx.log.logmanager import LogManager
 
 
-class OtherBrokers(Protocol):
-    """What the coordinators ask of the other brokers of a cluster. Raises ConnectionError where nobody has answered."""
+class BrokerSender(Protocol):
+    """Sends the coordinators' requests to other brokers of a cluster. Raises ConnectionError where nobody has answered."""
 
     async def verify(self, broker: int, question: Verification) -> Sequence[int]:
         """Ask the broker that coordinates a transaction; the error code of each partition."""
@@ -63,7 +63,7 @@ class Parts(Protocol):
     features: Features
 
     @property
-    def cluster(self) -> OtherBrokers | None:
+    def cluster(self) -> BrokerSender | None:
         """None on a single node."""
         ...
 

@@ -21,7 +21,7 @@ from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.leads import Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.markers import FENCED, Markers, is_done
-from penstock.broker.coordination.parts import OtherBrokers, Parts
+from penstock.broker.coordination.parts import BrokerSender, Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
 from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
@@ -205,7 +205,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         return self._markers_written(self._write(entry, action, partitions))
 
     async def _deliver(
-        self, cluster: OtherBrokers, entry: Entry[Transaction], marker: Marker, partitions: frozenset[TopicPartition]
+        self, cluster: BrokerSender, entry: Entry[Transaction], marker: Marker, partitions: frozenset[TopicPartition]
     ) -> None:
         """In a cluster."""
         late = asyncio.get_running_loop().call_later(LATE_S, self._feed, entry, MarkersLate())

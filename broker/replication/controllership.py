@@ -104,23 +104,23 @@ EMPTIED = declare("controller.emptied", "the states of a topic that is deleted a
 _log = log.get(__name__)
 
 
-class Others(Protocol):
-    """What a controller says to brokers, itself among them. What is sent raises OSError where one can't be reached."""
+class ControllerSender(Protocol):
+    """Sends a controller's requests to brokers, itself among them. Raises OSError where one can't be reached."""
 
     def know(self, endpoints: Mapping[int, Mapping[str, Endpoint]]) -> None:
         """Where brokers are reached."""
         ...
 
     async def send_roles(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
-        """Its roles."""
+        """Tell a broker its roles."""
         ...
 
     async def send_picture(self, picture: UpdateMetadata) -> int:
-        """Who lives and who leads; answers its error code."""
+        """Tell a broker who lives and who leads; answers its error code."""
         ...
 
     async def send_stop(self, request: StopReplica) -> StopReplicaAnswer:
-        """Which replicas it has no longer."""
+        """Tell a broker which replicas it has no longer."""
         ...
 
 
@@ -156,7 +156,7 @@ class Controllership:
         self,
         node_id: int,
         store: Store,
-        others: Others,
+        sender: ControllerSender,
         config: Mapping[str, Any],
         *,
         now_ms: Callable[[], int],
@@ -167,7 +167,7 @@ class Controllership:
     ) -> None:
         self._node_id = node_id
         self._store = store
-        self._others = others
+        self._sender = sender
         self._config = config
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
@@ -230,7 +230,7 @@ class Controllership:
             return
         _log.info("broker %d is the controller of epoch %d", self._node_id, own.epoch)
         self.term = Term(
-            own, self._store, self._others, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over, self._elections
+            own, self._store, self._sender, self._config, self._now_ms, self._monotonic_ms, self._lease_is_over, self._elections
         )  # fmt: skip
         try:
             await self.term.run()
@@ -247,7 +247,7 @@ class Term:
         self,
         controller: Controller,
         store: Store,
-        others: Others,
+        sender: ControllerSender,
         config: Mapping[str, Any],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
@@ -256,7 +256,7 @@ class Term:
     ) -> None:
         self._controller = controller
         self._store = store
-        self._others = others
+        self._sender = sender
         self._config = config
         self._now_ms = now_ms
         self._clock = monotonic_ms
@@ -505,7 +505,7 @@ class Term:
         self._elections.begin(images)
         out = machine.on_deleting(self._controller, await self._deleted_partitions(), self._clock())
         out += machine.on_image(self._controller, images, brokers.registrations, brokers.incarnations, self._clock())
-        self._others.know(brokers.endpoints)
+        self._sender.know(brokers.endpoints)
         self._pictures.on_brokers(brokers.endpoints, brokers.racks)
         self._carry_out(out)
         self._look_again("deletions", self._read_deleted)
@@ -551,7 +551,7 @@ class Term:
 
         def event() -> Out:
             out = machine.on_brokers(self._controller, brokers.registrations, brokers.incarnations, self._clock())
-            self._others.know(brokers.endpoints)
+            self._sender.know(brokers.endpoints)
             self._pictures.on_brokers(brokers.endpoints, brokers.racks)
             # Which replicas are offline depends on who lives.
             self._pictures.on_states(self._controller.partitions)
@@ -658,7 +658,7 @@ class Term:
 
     async def _send_roles(self, request: LeaderAndIsrRequest) -> None:
         try:
-            answer = await self._others.send_roles(request)
+            answer = await self._sender.send_roles(request)
         except OSError as error:
             _log.debug("broker %d can't be told its roles: %s", request.broker, error)
             self._put(lambda: self._answered(request, None))
@@ -672,7 +672,7 @@ class Term:
         return machine.on_answer(self._controller, request, answer, self._clock())
 
     async def _send_picture(self, picture: UpdateMetadata) -> int:
-        error = await self._others.send_picture(picture)
+        error = await self._sender.send_picture(picture)
         if error == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._end()
         return error
@@ -802,7 +802,7 @@ class Term:
             return False
         request = StopReplica(self._controller.broker, self._controller.epoch, broker, registration.epoch, held)
         try:
-            answer = await self._others.send_stop(request)
+            answer = await self._sender.send_stop(request)
         except OSError:
             return False
         return answer.error == ErrorCode.NONE and not any(answer.errors.values())

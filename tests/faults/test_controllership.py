@@ -119,7 +119,7 @@ class Broker:
 
 
 class World:
-    """Brokers around one chroot; it carries what the controller sends (`controllership.Others`)."""
+    """Brokers around one chroot; it carries what the controller sends (`controllership.ControllerSender`)."""
 
     def __init__(self, server: ZooKeeper) -> None:
         self.servers = ZooKeeperHome(server.address).servers

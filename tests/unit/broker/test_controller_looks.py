@@ -23,7 +23,7 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.registration import Member
 from penstock.broker.configs.confignodes import config_json
 from penstock.broker.replication import registration
-from penstock.broker.replication.controllership import Controllership, Elections, Others, Term
+from penstock.broker.replication.controllership import Controllership, ControllerSender, Elections, Term
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.store.base import (
@@ -163,7 +163,7 @@ async def controller(store: Store, others: Brokers | None = None) -> AsyncIterat
     made = Controllership(
         1,
         store,
-        cast(Others, others or Brokers()),
+        cast(ControllerSender, others or Brokers()),
         CONFIG,
         now_ms=lambda: 1,
         monotonic_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
