@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from penstock.broker.metrics.service import Watched
     from penstock.broker.neighbours import Neighbours
     from penstock.broker.replication.joining import Joining
-    from penstock.broker.replication.member import Cluster
+    from penstock.broker.replication.membership import Membership
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
@@ -102,7 +102,7 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: Membership | None = None
         self._store: EmbeddedStore | None = None  # a single node's
         self._severed = False
         self._beats: Beats | None = None
@@ -347,7 +347,7 @@ class Server:
 
     async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor) -> None:
         """Register, and take roles from then on. Raises StoreError."""
-        self._cluster = context.cluster = joining.member(context, self._listeners, self._logs, executor)
+        self._cluster = context.cluster = joining.membership(context, self._listeners, self._logs, executor)
         self._cluster.outlived = self.failed.set
         joining.hear(context)
         self._undo.append(self._cluster.leave)

@@ -29,7 +29,7 @@ from typing import Any
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.cluster.messages import LeaderAndIsrRequest
-from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, paths
+from penstock.broker.store.base import ANY_VERSION, Create, Delete, Operation, Set, paths
 from penstock.broker.store.values import LONG_MAX, Fields
 
 
@@ -104,13 +104,8 @@ def register(
     return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean, address, home), ephemeral=True)]
 
 
-def expel(broker: int, incarnation_version: int) -> list[Operation]:
-    """Remove the registration of another broker, and surely not its successor's."""
-    return [Check(paths.incarnation(broker), incarnation_version), Delete(paths.broker(broker))]
-
-
 @dataclass(slots=True)
-class Member:
+class OwnRegistration:
     """A broker's own view of its registration. `clean` outlives the process: it stands in the log folders."""
 
     broker: int
@@ -119,23 +114,23 @@ class Member:
     epoch: int = NO_EPOCH  # NO_EPOCH: not registered, or not known yet
 
 
-def on_registered(member: Member, zxid: int) -> None:
+def on_registered(own: OwnRegistration, zxid: int) -> None:
     """The registration is in the store."""
-    member.epoch = zxid
+    own.epoch = zxid
 
 
-def on_lost(member: Member) -> None:
+def on_lost(own: OwnRegistration) -> None:
     """The session is over, or the registration is gone or another's. The caller fences all that it leads."""
-    member.epoch = NO_EPOCH
+    own.epoch = NO_EPOCH
 
 
-def on_roles(member: Member, request: LeaderAndIsrRequest) -> bool:
+def on_roles(own: OwnRegistration, request: LeaderAndIsrRequest) -> bool:
     """A request that is addressed to this registration: the controller has dealt with it. Whether the folders have to be
     marked as clean from now on, before any role is applied.
     """
-    if request.broker_epoch != member.epoch or member.clean:
+    if request.broker_epoch != own.epoch or own.clean:
         return False
-    member.clean = True
+    own.clean = True
     return True
 
 

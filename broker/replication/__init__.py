@@ -3,7 +3,7 @@
 In reading order:
 
 session         the metadata store of a cluster: one ZooKeeper session after the other
-registration    this broker's registration, and who else may have its id
+brokerid        registering under this broker's id, and who else may have it
 commits         waiting until records are committed
 leaseholder     the lease of the session: renewed by writes, told to the data plane
 replicalogs     the logs of this broker's replicas, between machines and data plane
@@ -24,5 +24,5 @@ leftovers       what deleted topics have left in the log folders of a broker tha
 configchanges   configs of topics that another broker has altered
 growth          a single node becomes the first broker of a cluster
 joining         the start of a broker that joins a cluster
-member          all of it together: one broker's membership
+membership      all of it together: one broker as a member
 """

@@ -15,8 +15,8 @@ from penstock.broker.logs.folder import STORE, FolderError, cluster_of
 from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.replication.growth import grow
-from penstock.broker.replication.member import Cluster
-from penstock.broker.replication.registration import address_of
+from penstock.broker.replication.membership import Membership
+from penstock.broker.replication.brokerid import address_of
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.store.zookeeper import ZooKeeperSessions
@@ -26,7 +26,7 @@ _log = log.get(__name__)
 
 
 class Joining:
-    """`begin`, `admit` once the log folders are open, `member` once this broker is reached by others."""
+    """`begin`, `admit` once the log folders are open, `membership` once this broker is reached by others."""
 
     topics = ClusterTopics
 
@@ -86,9 +86,9 @@ class Joining:
         await topics.logs.note_opened()
         await topics.marks.forget_failures(lambda failed: any(one.offline and one.id == failed for one in dirs))
 
-    def member(
+    def membership(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
-    ) -> Cluster:
+    ) -> Membership:
         """This broker as a member, which is still to `join`."""
         dirs, topics = context.dirs, context.topics
         assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
@@ -98,7 +98,7 @@ class Joining:
                 "a power cut came before this start, or may have: where a partition has no other replica, "
                 "its newest records may be gone, also those of a committed transaction; no producer is fenced for that"
             )
-        return Cluster(
+        return Membership(
             self._node_id,
             dirs.first.cluster_id,
             self._config,

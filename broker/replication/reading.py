@@ -14,7 +14,7 @@ from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, owne
 from penstock.broker.cluster.planning import Image
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
 from penstock.broker.context import Endpoint
-from penstock.broker.replication.registration import read_endpoints, read_rack
+from penstock.broker.replication.brokerid import read_endpoints, read_rack
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import TRANSACTION_STATE, check_name

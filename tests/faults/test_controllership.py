@@ -25,11 +25,11 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member
+from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.configs.confignodes import config_json
 from penstock.broker.context import Endpoint
-from penstock.broker.replication import registration
+from penstock.broker.replication import brokerid
 from penstock.broker.replication.controllership import Controllership, Elections, Term
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
@@ -64,7 +64,7 @@ class Broker:
         self.number = number
         self.world = world
         self.session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
-        self.member = Member(number, f"run-{number}-{now_ms()}", clean=True)
+        self.member = OwnRegistration(number, f"run-{number}-{now_ms()}", clean=True)
         self.roles = roles.Roles(number)
         self.logs: dict[Partition, ReplicaLog] = {}
         self.pictures: dict[Partition, tuple[int, int]] = {}  # leader, leader epoch
@@ -76,7 +76,7 @@ class Broker:
     async def start(self) -> Broker:
         """Register, and stand for controller."""
         store = await self.session.begin()
-        await registration.register(
+        await brokerid.register(
             store, self.member, ADDRESS, {"folders": [{"id": str(self.number)}], "machine": "m", "boot": "b"}
         )
         self.controllership = Controllership(
@@ -343,12 +343,12 @@ def test_a_broker_with_an_id_that_lives_is_refused_with_both_addresses(zookeeper
     async def play() -> None:
         async with begun(zookeeper, 1) as world:
             session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
-            other = Member(1, "another", clean=True)
+            other = OwnRegistration(1, "another", clean=True)
             try:
                 store = await session.begin()
                 there = {"folders": [{"id": "elsewhere"}], "machine": "m2", "boot": "b"}
-                with pytest.raises(registration.IdTakenError, match=r"it is at h:9092, this one would be at other:9093"):
-                    await registration.register(store, other, {**ADDRESS, "host": "other", "port": 9093}, there)
+                with pytest.raises(brokerid.IdTakenError, match=r"it is at h:9092, this one would be at other:9093"):
+                    await brokerid.register(store, other, {**ADDRESS, "host": "other", "port": 9093}, there)
             finally:
                 await session.close()
 

@@ -73,7 +73,7 @@ class Broker:
     rate: float = 1.0  # of its clock
     store_is_cut: bool = False
     session: Session | None = None
-    member: registration.Member = field(default_factory=lambda: registration.Member(-1, "", True))
+    member: registration.OwnRegistration = field(default_factory=lambda: registration.OwnRegistration(-1, "", True))
     roles: roles.Roles = field(default_factory=lambda: roles.Roles(-1))
     waits: dict[Partition, acks.Waits] = field(default_factory=dict)
     parked: dict[Partition, dict[int, Parked]] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class ClusterWorld(Clockwork):
         broker.is_up = True
         broker.paused_until_ms = 0
         incarnation = f"{number}.{broker.life}"
-        broker.member = registration.Member(number, incarnation, broker.is_clean)
+        broker.member = registration.OwnRegistration(number, incarnation, broker.is_clean)
         broker.roles = roles.Roles(number)
         broker.lease = lease.Lease(SESSION_MS)
         broker.waits, broker.parked, broker.told, broker.fetching = {}, {}, {}, {}
@@ -392,7 +392,7 @@ class ClusterWorld(Clockwork):
         path = paths.incarnation(number)
         node = self.store.nodes.get(path)
         setup = self.store.open(lambda path: None, 0)
-        operations = [] if node is None else registration.expel(number, node.version)
+        operations: list[Operation] = [] if node is None else [Check(path, node.version), Delete(paths.broker(number))]
         chair = self.store.nodes.get(paths.CONTROLLER)
         if chair is not None and b'"brokerid":%d,' % number in chair.data:
             operations += [

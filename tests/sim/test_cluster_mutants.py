@@ -394,7 +394,7 @@ def write_comes_late() -> None:
 
 
 def register_clean(patch: Patch) -> None:
-    def on_lost(member: registration.Member) -> None:
+    def on_lost(member: registration.OwnRegistration) -> None:
         member.epoch, member.clean = NO_EPOCH, True
 
     patch.setattr(registration, "on_lost", on_lost)

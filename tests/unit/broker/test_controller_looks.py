@@ -20,9 +20,9 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member
+from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.configs.confignodes import config_json
-from penstock.broker.replication import registration
+from penstock.broker.replication import brokerid
 from penstock.broker.replication.controllership import Controllership, ControllerSender, Elections, Term
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
@@ -154,7 +154,7 @@ async def live(store: Store) -> None:
     protocols = {"PLAINTEXT": "PLAINTEXT"}
     address = {"host": "h", "port": 1, "endpoints": ["PLAINTEXT://h:1"], "listener_security_protocol_map": protocols}
     home = {"folders": [{"id": "1"}], "machine": "m", "boot": "b"}
-    await registration.register(store, Member(1, "run", clean=True), address, home)
+    await brokerid.register(store, OwnRegistration(1, "run", clean=True), address, home)
 
 
 @contextlib.asynccontextmanager

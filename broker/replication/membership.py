@@ -31,14 +31,14 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member, on_lost, on_roles
+from penstock.broker.cluster.registration import OwnRegistration, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.brokernodes import BrokerNodes
 from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
-from penstock.broker.replication import registration, requests
+from penstock.broker.replication import brokerid, requests
 from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership, Elections, Term
 from penstock.broker.replication.fetching import Fetching
@@ -67,7 +67,7 @@ PICTURED_S = 5.0
 _log = log.get(__name__)
 
 
-class Cluster:
+class Membership:
     """The membership of one broker; `join` once, `leave` once.
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
@@ -108,7 +108,7 @@ class Cluster:
         self._features = features
         self._between_brokers = between_brokers
         self._address = address
-        self._home = registration.home_of(dirs)
+        self._home = brokerid.home_of(dirs)
         self._dirs = dirs
         self._executor = executor
         self._noted = noted
@@ -116,9 +116,9 @@ class Cluster:
         """Whether a controller has dealt with what this broker may have lost, and all that its folders held has been opened."""
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
-        self._member = Member(node_id, uuid_text(new_uuid()), clean)
+        self._registration = OwnRegistration(node_id, uuid_text(new_uuid()), clean)
         self._peers = Peers(node_id, cluster_id, prepare)
-        self._transactions = TransactionPeers(node_id, cluster_id, lambda: self._member.epoch, prepare)
+        self._transactions = TransactionPeers(node_id, cluster_id, lambda: self._registration.epoch, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
         self._replicas = Replicas(
@@ -138,19 +138,19 @@ class Cluster:
     async def join(self) -> None:
         """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
         store = self._store.present
-        await registration.register(store, self._member, self._address, self._home, self._begin)
-        self.is_noted = self._member.clean
-        _log.info("broker %d is registered, broker epoch %d", self._node_id, self._member.epoch)
+        await brokerid.register(store, self._registration, self._address, self._home, self._begin)
+        self.is_noted = self._registration.clean
+        _log.info("broker %d is registered, broker epoch %d", self._node_id, self._registration.epoch)
         self._replicas.start()
         self._fetching.start()
-        self._fetching.set_broker_epoch(self._member.epoch)
+        self._fetching.set_broker_epoch(self._registration.epoch)
         self._running.start(self._live(store))
 
     async def _begin(self, newest: str) -> bool:
         """Say in the log folders that this incarnation begins; whether all of them are of the newest one before it."""
         self._is_known = bool(newest)
         begin = asyncio.get_running_loop().run_in_executor
-        others = await begin(self._executor, self._dirs.begin_incarnation, self._member.incarnation, newest)
+        others = await begin(self._executor, self._dirs.begin_incarnation, self._registration.incarnation, newest)
         for log_dir in others:
             _log.warning(
                 "log_dir=%s isn't as the last run of this broker left it: it was put back from a copy, changed, or away since. "
@@ -182,7 +182,7 @@ class Cluster:
         if not self._abandoned:
             await self._hand_over()
         await self._running.stop()
-        on_lost(self._member)
+        on_lost(self._registration)
         await self._replicas.fence_all()
         await self._store.close()
         await self._replicas.stop()
@@ -221,14 +221,14 @@ class Cluster:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
-        if self._member.epoch == NO_EPOCH or not self._replicas.roles.led:
+        if self._registration.epoch == NO_EPOCH or not self._replicas.roles.led:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 if self._term is not None:
-                    error, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
+                    error, left = await self.on_controlled_shutdown(self._node_id, self._registration.epoch)
                 else:
-                    asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
+                    asked = self._peers, self._topics.controller, self._node_id, self._registration.epoch
                     error, left = await requests.announce_stop(*asked)
             raise_for(error, "move what this broker leads")
         except Exception as error:  # noqa: BLE001 - the stop goes on, whatever it is
@@ -240,7 +240,7 @@ class Cluster:
 
     async def _live(self, store: Store) -> None:
         while True:
-            former = self._member.epoch
+            former = self._registration.epoch
             await self._live_in(store)
             store = await self._next_session(store, former)
 
@@ -262,7 +262,7 @@ class Cluster:
             everything=self._take_configs,
         )
         for work in (
-            _ending(partial(registration.watch, store, self._member, over.set), over),
+            _ending(partial(brokerid.watch, store, self._registration, over.set), over),
             _until_lost(store, over),
             _ending(controllership.run, over),
             _ending(changes.run, over),
@@ -274,7 +274,7 @@ class Cluster:
         try:
             await over.wait()
         finally:
-            on_lost(self._member)
+            on_lost(self._registration)
             self._lease.end()
             await session.stop()
             self._controllership = None
@@ -286,8 +286,8 @@ class Cluster:
         while True:
             store = await self._store.begin_again()
             try:
-                await registration.register(store, self._member, self._address, self._home, former=former)
-            except registration.OutlivedError as error:
+                await brokerid.register(store, self._registration, self._address, self._home, former=former)
+            except brokerid.OutlivedError as error:
                 _log.error("%s", error)
                 self.outlived()
                 await asyncio.Future()  # Until the stop, which is asked for by that.
@@ -296,8 +296,8 @@ class Cluster:
                 await store.close()
                 await asyncio.sleep(AGAIN_S)
             else:
-                _log.info("broker %d is registered again, broker epoch %d", self._node_id, self._member.epoch)
-                self._fetching.set_broker_epoch(self._member.epoch)
+                _log.info("broker %d is registered again, broker epoch %d", self._node_id, self._registration.epoch)
+                self._fetching.set_broker_epoch(self._registration.epoch)
                 return store
 
     # What other brokers send
@@ -376,8 +376,8 @@ class Cluster:
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
-        on_roles(self._member, request)
-        answer = await self._replicas.take(request, lambda: self._member.epoch)
+        on_roles(self._registration, request)
+        answer = await self._replicas.take(request, lambda: self._registration.epoch)
         if answer.error == ErrorCode.NONE:
             await self._note_if_open()
         return answer
@@ -385,17 +385,17 @@ class Cluster:
     async def _note_if_open(self) -> None:
         """Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
         one that a power cut may have torn."""
-        if self._member.clean and not self.is_noted and self._replicas.all_open:
+        if self._registration.clean and not self.is_noted and self._replicas.all_open:
             await self._noted()
             self.is_noted = True
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
         """Stop replicas."""
-        return await self._replicas.drop(request, lambda: self._member.epoch)
+        return await self._replicas.drop(request, lambda: self._registration.epoch)
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
         """Take what is known of brokers and partitions; an error code."""
-        error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+        error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._registration.epoch)
         if error:
             return error
         async with self._topics.taking:  # One after the other: one that waits for the store isn't shown over a newer one.
@@ -412,7 +412,7 @@ class Cluster:
                 _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, failure)
                 return int(ErrorCode.KAFKA_STORAGE_ERROR)
             # Another controller, or another registration of this broker, may have come meanwhile.
-            error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+            error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._registration.epoch)
             if error:
                 return error
             self._topics.take(update, prepared)
