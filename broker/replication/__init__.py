@@ -10,9 +10,16 @@ replicalogs     the logs of this broker's replicas, between machines and data pl
 proposals       what this broker proposes as a leader: other ISRs
 isolation       which partitions this broker leads and serves to no client, once the lease is over
 replicas        the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
-controllership  who the controller is; and if it is this broker, its machine, fed
-reading         what a new controller reads of the store
+reading         what a controller reads of the store
 pictures        what the controller tells all brokers of all topics (UpdateMetadata)
+sender          what a controller sends through
+electioncount   how many leaders this broker has elected as the controller
+termevents      the events of a controller's term, one queue, and the work that puts them there
+storedtopics    the topics of the store, as a controller follows them
+topicdeletions  topics that somebody wants to be deleted
+leadermoves     leaders that are moved by somebody's wish
+term            one controller epoch of this broker: its machine, fed, and its decisions carried out
+controllership  who the controller is
 topics          the topics of a cluster, as handlers see them: changes go into the store, the picture comes from the controller
 wire            what brokers say to each other, between values and Kafka's messages
 peers           connections to other brokers

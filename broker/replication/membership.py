@@ -40,7 +40,8 @@ from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.replication import brokerid, requests
 from penstock.broker.replication.configchanges import ConfigChanges
-from penstock.broker.replication.controllership import Controllership, Elections, Term
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
@@ -48,6 +49,7 @@ from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicalogs import Coordinators
 from penstock.broker.replication.replicas import Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
+from penstock.broker.replication.term import Term
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import Store, StoreError
@@ -130,7 +132,7 @@ class Membership:
         self._is_known = False  # whether the store knew an earlier run of this broker
         self._abandoned = False
         self._controllership: Controllership | None = None
-        self._elections = Elections()
+        self._elections = ElectionCount()
         self._running = tasks.Group("cluster")
         self.outlived: Callable[[], None] = lambda: None
         """Called when another run has lived under this broker's id: this one has to end."""
@@ -431,7 +433,7 @@ class Membership:
         if not term.is_registered(broker, broker_epoch):
             return int(ErrorCode.STALE_BROKER_EPOCH), []
         try:
-            return int(ErrorCode.NONE), await term.move_leaders(broker)
+            return int(ErrorCode.NONE), await term.moves.move_away(broker)
         except ConnectionError:
             return int(ErrorCode.NOT_CONTROLLER), []
 
@@ -443,7 +445,7 @@ class Membership:
         if term is None:
             return None
         try:
-            return await term.elect(asked, unclean=unclean, timeout_s=timeout_ms / 1000)
+            return await term.moves.elect(asked, unclean=unclean, timeout_s=timeout_ms / 1000)
         except ConnectionError:
             return None
 

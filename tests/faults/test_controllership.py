@@ -30,9 +30,11 @@ from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.configs.confignodes import config_json
 from penstock.broker.context import Endpoint
 from penstock.broker.replication import brokerid
-from penstock.broker.replication.controllership import Controllership, Elections, Term
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
+from penstock.broker.replication.term import Term
 from penstock.broker.store.base import Create, NoNodeError, StoreError, paths
 from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.broker.topic import PartitionState, Topic
@@ -83,7 +85,7 @@ class Broker:
             self.number, store, self.world, self.world.config, now_ms=now_ms, monotonic_ms=now_ms,
             newer_epoch=lambda: self.roles.controller_epoch,
             lease_is_over=lambda: False,
-            elections=Elections(),
+            elections=ElectionCount(),
         )  # fmt: skip
         self.running = asyncio.create_task(self._run(self.controllership))
         return self
@@ -119,7 +121,7 @@ class Broker:
 
 
 class World:
-    """Brokers around one chroot; it carries what the controller sends (`controllership.ControllerSender`)."""
+    """Brokers around one chroot; it carries what the controller sends (`sender.ControllerSender`)."""
 
     def __init__(self, server: ZooKeeper) -> None:
         self.servers = ZooKeeperHome(server.address).servers
