@@ -24,6 +24,7 @@ topics          the topics of a cluster, as handlers see them: changes go into t
 wire            what brokers say to each other, between values and Kafka's messages
 peers           connections to other brokers
 requests        requests to other brokers, as values
+transactionwire what brokers ask each other of transactions, between values and Kafka's messages
 queues          questions to other brokers, many in a request
 transactions    what this broker asks others of transactions
 fetching        the fetcher threads, and the connections that they want

@@ -15,7 +15,7 @@ from penstock.broker.context import Call
 from penstock.broker.coordination.delivery import Delivery
 from penstock.broker.coordination.markers import Markers
 from penstock.broker.replication.commits import Commits
-from penstock.broker.replication.transactions import read_marker_answers, write_markers
+from penstock.broker.replication.transactionwire import read_marker_answers, write_markers
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite
 from penstock.errors import ErrorCode as E
