@@ -588,10 +588,10 @@ def _admit(controller: Controller, broker: int, out: Out) -> None:
 
 
 def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int) -> Out:
-    known = controller.incarnations.get(note.broker)
-    if outcome is not Outcome.DONE or known is None or known.version != note.incarnation.version:
+    newest = controller.incarnations.get(note.broker)
+    if outcome is not Outcome.DONE or newest is None or newest.version != note.incarnation.version:
         return [ReadBrokers()]
-    controller.incarnations[note.broker] = replace(note.incarnation, version=known.version + 1)
+    controller.incarnations[note.broker] = replace(note.incarnation, version=newest.version + 1)
     return _step(controller, [], now_ms)
 
 

@@ -86,7 +86,7 @@ def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderA
     """
     if image.wants_unclean and image.state.seats:
         return replace(image.state, isr=(), elr=(), unclean=())
-    known = {
+    log_ends = {
         broker: end
         for broker, (epoch, end) in image.log_ends.items()
         if broker in registrations and registrations[broker].epoch == epoch
@@ -94,9 +94,9 @@ def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderA
     live = [broker for broker in image.replicas if broker in registrations]
     if image.may_lose or image.is_overdue or not image.state.seats:
         among = [broker for broker in live if image.without_log.get(broker) != registrations[broker].epoch]
-        if among and all(broker in known for broker in among):
-            return elections.lead_unclean(image.state, among, known.__getitem__)
-    return elections.recover(image.state, image.replicas, live, known) or image.state
+        if among and all(broker in log_ends for broker in among):
+            return elections.lead_unclean(image.state, among, log_ends.__getitem__)
+    return elections.recover(image.state, image.replicas, live, log_ends) or image.state
 
 
 def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:

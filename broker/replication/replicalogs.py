@@ -143,25 +143,25 @@ class ReplicaLogs:
         return failed
 
     def _apply_one(self, replica: Replica) -> None:
-        known = replica.known
-        assert known is not None
+        role = replica.newest_role
+        assert role is not None
         name, index = replica.partition
         self._fetchers.remove(name, index)
         if replica.role is Role.LEADER:
             self._set_leader(replica)
         elif replica.role is Role.FOLLOWER:
-            self._follow(replica, known)
+            self._follow(replica, role)
         else:
             self._logs.fence(name, index)
 
-    def _follow(self, replica: Replica, known: PartitionRole) -> None:
+    def _follow(self, replica: Replica, role: PartitionRole) -> None:
         name, index = replica.partition
         self._logs.set_follower(
-            name, index, broker_epoch=replica.broker_epoch, leader=known.state.leader,
-            leader_epoch=known.state.leader_epoch, partition_epoch=known.state.partition_epoch,
-            unclean_epoch=known.state.unclean_epoch,
+            name, index, broker_epoch=replica.broker_epoch, leader=role.state.leader,
+            leader_epoch=role.state.leader_epoch, partition_epoch=role.state.partition_epoch,
+            unclean_epoch=role.state.unclean_epoch,
         )  # fmt: skip
-        self._fetchers.add(name, known.topic_id, index, known.state.leader)
+        self._fetchers.add(name, role.topic_id, index, role.state.leader)
 
     def _set_leader(self, replica: Replica) -> None:
         leader = replica.leader

@@ -169,10 +169,10 @@ class Replicas:
                     answers[role.partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
                     continue
                 replica = self._replica(role.partition)
-                known = self._replica_logs.look(replica)
+                found = self._replica_logs.look(replica)
                 is_whole = role.partition not in self._damaged
                 before = None if replica.leader is None else replica.leader.state
-                told = replicas.on_role(replica, role, broker_epoch, known, self._now_ms(), is_whole=is_whole)
+                told = replicas.on_role(replica, role, broker_epoch, found, self._now_ms(), is_whole=is_whole)
                 self.proposals.count_members(before, replica)
                 answers[role.partition] = told
                 if told.error == ErrorCode.NONE:
@@ -313,7 +313,7 @@ class Replicas:
             return self._logs.topic_id(*partition)
         except KafkaError:  # It isn't open.
             held = self.roles.replicas.get(partition)
-            return None if held is None or held.known is None else held.known.topic_id
+            return None if held is None or held.newest_role is None else held.newest_role.topic_id
 
     def _set_aside(self, partition: Partition) -> None:
         """In a thread."""

@@ -431,21 +431,21 @@ def lead(topic_id: bytes, isr: tuple[int, ...]) -> tuple[Replica, leader.Leader]
 
 def test_an_answer_does_not_count_for_the_topic_made_again_under_the_name() -> None:
     _, former = lead(b"1" * 16, (1, 2, 3))
-    ask = leader.send(former, (1, 2), {}, 0)
+    ask = leader.make_proposal(former, (1, 2), {}, 0)
     again, led = lead(b"2" * 16, (1, 2, 3))
     written = AlterPartitionAnswer(ask, ErrorCode.NONE, replace(former.state, isr=(1, 2), partition_epoch=1))
     assert on_altered(again, written, 0) is None
     assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2, 3), 0, {1, 2, 3})
-    assert on_altered(again, replace(written, ask=leader.send(led, (1, 2), {}, 0)), 0) is None
+    assert on_altered(again, replace(written, ask=leader.make_proposal(led, (1, 2), {}, 0)), 0) is None
     assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2), 1, {1, 2})
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID])
 def test_no_refusal_of_another_topics_proposal_frees_an_entrant(error: ErrorCode) -> None:
     _, former = lead(b"1" * 16, (1, 2))
-    refused = leader.send(former, (1, 2, 3), {3: 13}, 0)
+    refused = leader.make_proposal(former, (1, 2, 3), {3: 13}, 0)
     again, led = lead(b"2" * 16, (1, 2))
-    ask = leader.send(led, (1, 2, 3), {3: 13}, 0)
+    ask = leader.make_proposal(led, (1, 2, 3), {3: 13}, 0)
     assert leader.count(led, 0)
     assert on_altered(again, AlterPartitionAnswer(refused, error), 0) is None
     assert leader.all_in_sync(led) == {1, 2, 3}
