@@ -1,8 +1,8 @@
 """One controller epoch of this broker: the machine of `cluster.controller`, fed, and its decisions carried out.
 
-The term reads what there is and gives it to the machine. Events come one by one, from one queue (`termevents.py`): what watches,
-answers and time have to say. Every write checks the controller epoch (R1), so a controller that was replaced without knowing it
-has no effect.
+The term reads what there is and gives it to the machine. Events come one by one, from one queue (`termevents.py`): what
+watches, answers and time have to say. Every write checks the controller epoch (R1), so a controller that was replaced without
+knowing it has no effect.
 
 A topic is created by whoever writes its node; the controller sees it and gives its partitions their first states.
 """

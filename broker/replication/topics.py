@@ -100,8 +100,7 @@ class ClusterTopics(Topics):
 
     async def until_live(self, brokers: Set[int]) -> None:
         """Wait until a controller's picture shows that all of these live."""
-        while not (self.controller >= 0 and brokers <= self.live.keys()):
-            await self._shown.wait()
+        await self._is_shown(lambda: self.controller >= 0 and brokers <= self.live.keys(), None)
 
     def is_overtaken(self, picture: UpdateMetadata) -> bool:
         """Whether the controller sent a picture before one that is shown."""
@@ -241,14 +240,19 @@ class ClusterTopics(Topics):
             async with asyncio.timeout(timeout_s):
                 await self._shown.wait()
 
+    async def _is_shown(self, is_so: Callable[[], bool], within_s: float | None) -> bool:
+        """Wait until the controller's pictures show something, or the time is over: whether they do."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not is_so():
+                    await self._shown.wait()
+                return True
+        return False
+
     async def _until(self, is_done: Callable[[], bool], what: str) -> None:
         """Until the controller's picture shows it. Raises KafkaError REQUEST_TIMED_OUT."""
-        try:
-            async with asyncio.timeout(SHOWN_S):
-                while not is_done():
-                    await self._shown.wait()
-        except TimeoutError:
-            raise _not_carried_out(what) from None
+        if not await self._is_shown(is_done, SHOWN_S):
+            raise _not_carried_out(what)
 
     async def catch_up(self, name: str) -> None:
         """Wait until the topic of a name is shown as the store has it, or CATCH_UP_S are over. Raises KafkaError."""
@@ -256,14 +260,11 @@ class ClusterTopics(Topics):
             await self._store.sync()
             stored_id = await self._stored_id(name)
 
-        def is_shown() -> bool:
+        def is_as_stored() -> bool:
             topic = self._by_name.get(name)
             return (None if topic is None else uuid_text(topic.topic_id)) == stored_id
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_S):
-                while not is_shown():
-                    await self._shown.wait()
+        await self._is_shown(is_as_stored, CATCH_UP_S)
 
     async def _stored_id(self, name: str) -> str | None:
         """The id of a topic that the store has and nobody is deleting. Raises StoreError."""
