@@ -50,7 +50,7 @@ from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.broker.upkeep.pulse import Beats
 from penstock.broker.upkeep.slowrequests import SlowRequests
-from penstock.broker.upkeep.watch import Watch
+from penstock.broker.upkeep.watch import PlaneWatch
 from penstock.errors import KafkaError
 from penstock.pyx.linux.descriptors import counters as process_counters
 from penstock.pyx.log.logmanager import LogManager
@@ -284,7 +284,7 @@ class Server:
         data_plane.start()
         if joining is not None:
             await self._join(joining, context, executor)
-        watch = Watch(data_plane)
+        watch = PlaneWatch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
         if self.config["penstock.slow.request.ms"]:

@@ -48,7 +48,7 @@ from penstock.broker.cluster.messages import (
     Partition,
     PartitionRole,
 )
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.cluster.registration import Incarnation, Registration, incarnation_json
 from penstock.broker.store.base import Check, Create, Operation, Set, paths
 from penstock.errors import ErrorCode
@@ -148,7 +148,7 @@ class Controller:
     broker: int
     epoch: int
     epoch_version: int  # of the node `/controller_epoch`
-    partitions: dict[Partition, Image] = field(default_factory=dict)
+    partitions: dict[Partition, PartitionImage] = field(default_factory=dict)
     registrations: dict[int, Registration] = field(default_factory=dict)
     incarnations: dict[int, Incarnation] = field(default_factory=dict)
     admitted: dict[int, int] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def stand(broker: int, epoch: int, epoch_version: int, timestamp_ms: int) -> lis
 
 def on_image(
     controller: Controller,
-    partitions: Mapping[Partition, Image],
+    partitions: Mapping[Partition, PartitionImage],
     registrations: Mapping[int, Registration],
     incarnations: Mapping[int, Incarnation],
     now_ms: int,
@@ -221,7 +221,7 @@ def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms:
     return _step(controller, [ask.partition], now_ms)
 
 
-def on_partitions(controller: Controller, partitions: Mapping[Partition, Image], now_ms: int) -> Out:
+def on_partitions(controller: Controller, partitions: Mapping[Partition, PartitionImage], now_ms: int) -> Out:
     """Topics were created or have grown: partitions that the controller doesn't know yet, most of them without a state."""
     new = {partition: image for partition, image in partitions.items() if partition not in controller.partitions}
     controller.partitions.update(new)
@@ -493,7 +493,7 @@ def _next_ask(
     return image.state, None
 
 
-def find_refusal(controller: Controller, image: Image, ask: AlterPartition) -> int:
+def find_refusal(controller: Controller, image: PartitionImage, ask: AlterPartition) -> int:
     """Whether a proposal may be written, by registrations and state as they are known now."""
     state = image.state
     if ask.topic_id != image.topic_id:
@@ -518,7 +518,7 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
     return registration is not None and registration.epoch == epoch == controller.admitted.get(broker)
 
 
-def _note_leader(controller: Controller, partition: Partition, image: Image, now_ms: int) -> None:
+def _note_leader(controller: Controller, partition: Partition, image: PartitionImage, now_ms: int) -> None:
     """A partition's state is another one: since when it has no leader."""
     if image.state.leader != NO_LEADER or not image.state.is_created:
         controller.leaderless.pop(partition, None)

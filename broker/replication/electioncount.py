@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.cluster.leaderandisr import NO_LEADER, LeaderAndIsr
 from penstock.broker.cluster.messages import Partition
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 
 
 @dataclass(slots=True)
@@ -18,11 +18,11 @@ class ElectionCount:
     unclean: int = 0
     _known: dict[Partition, LeaderAndIsr] = field(default_factory=dict)
 
-    def begin(self, images: Mapping[Partition, Image]) -> None:
+    def begin(self, images: Mapping[Partition, PartitionImage]) -> None:
         """A term begins with these states."""
         self._known = {partition: image.state for partition, image in images.items()}
 
-    def look(self, changed: Iterable[Partition], images: Mapping[Partition, Image]) -> None:
+    def look(self, changed: Iterable[Partition], images: Mapping[Partition, PartitionImage]) -> None:
         """These states are others."""
         for partition in changed:
             image, before = images.get(partition), self._known.get(partition)

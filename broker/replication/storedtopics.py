@@ -8,7 +8,7 @@ from typing import Any
 from penstock.broker.cluster import controller as machine
 from penstock.broker.cluster.controller import Out
 from penstock.broker.cluster.messages import Partition
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.replication.pictures import Pictures
 from penstock.broker.replication.reading import MAY_LOSE, MIN_ISR, StoredTopic, read_states, read_topics
 from penstock.broker.replication.termevents import TermEvents
@@ -28,7 +28,7 @@ class StoredTopics:
         self._removed: set[bytes] = set()
         """The ids of topics that were removed since the last look at topics began: that one may still have seen them."""
 
-    async def begin(self) -> dict[Partition, Image]:
+    async def begin(self) -> dict[Partition, PartitionImage]:
         """Read all topics; what the store has of their partitions. `begin_look` and `end_look` stand around it. Raises
         StoreError."""
         self.by_name = await self._read_all()
@@ -81,7 +81,7 @@ class StoredTopics:
         self._pictures.on_deleted({topic.name: topic.topic_id for topic in topics})
         return machine.on_deleted(self._controller, partitions_of(topics), self._events.clock())
 
-    def _on_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, Image]) -> Out:
+    def _on_changed(self, topics: Sequence[StoredTopic], images: Mapping[Partition, PartitionImage]) -> Out:
         """Topics that are new, have grown, or have other configs."""
         now_ms = self._events.clock()
         out = machine.on_partitions(self._controller, images, now_ms)

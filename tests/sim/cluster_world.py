@@ -660,7 +660,7 @@ class ClusterWorld(Clockwork):
                 state = replace(NOT_CREATED, min_isr=self.laws.truths[one].least_min)
                 if node is not None:
                     state = read_state(controller.state_path(one), node.data, node.version)
-                images[one] = planning.Image(TOPIC_ID, replicas, state)
+                images[one] = planning.PartitionImage(TOPIC_ID, replicas, state)
             self._act(broker, controller.on_image(new, images, registrations, incarnations, self.now_ms))
 
         self.read(broker, look, read)

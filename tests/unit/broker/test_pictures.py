@@ -11,7 +11,7 @@ from penstock.broker import tasks
 from penstock.broker.cluster.controller import Controller, Peer
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LeaderAndIsrRequest, Partition, PartitionRole, UpdateMetadata
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.cluster.registration import Registration
 from penstock.broker.replication import pictures
 from penstock.broker.replication.pictures import Pictures
@@ -29,7 +29,7 @@ class World:
         self.controller = Controller(1, 5, 0)
         for partition, leader in ((A, 2), (B, 2)):
             state = LeaderAndIsr(leader, 0, BROKERS, partition_epoch=0)
-            self.controller.partitions[partition] = Image(bytes(16), BROKERS, state)
+            self.controller.partitions[partition] = PartitionImage(bytes(16), BROKERS, state)
         self.controller.registrations = {broker: Registration(broker, 1, "", True) for broker in BROKERS}
         self.told: dict[int, list[Partition]] = {broker: [] for broker in BROKERS}
         self.sent: list[UpdateMetadata] = []
@@ -64,7 +64,7 @@ class World:
     def create(self, topic_id: bytes) -> None:
         """Create a topic of the same name."""
         state = LeaderAndIsr(1, 0, BROKERS, partition_epoch=0)
-        self.controller.partitions = {A: Image(topic_id, BROKERS, state)}
+        self.controller.partitions = {A: PartitionImage(topic_id, BROKERS, state)}
         self.pictures.on_states([A])
 
     async def send(self) -> None:
