@@ -1,8 +1,8 @@
 """What the controller wants a partition's state to be: a pure function of the state, the registrations and what replicas said.
 
 Each registration costs a broker its seat in the ISR exactly once, also if nobody saw the broker gone, and its seat in the ELR
-if it isn't clean (`registration.py`). `PartitionImage.handled` says which registrations a partition's state takes into account; it
-changes only when the store has confirmed the write, or when no write was needed.
+if it isn't clean (`registration.py`). `PartitionImage.handled` says which registrations a partition's state takes into account;
+it changes only when the store has confirmed the write, or when no write was needed.
 
 Unclean exits come first, then deaths, then new registrations: so the last seat is the best one. *A clean replica leaves first,
 and the last seat is one that lost its tail.*

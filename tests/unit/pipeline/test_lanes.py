@@ -20,7 +20,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.metadata import Cluster, TopicInfo
 from penstock.pipeline.clients.transaction import Fenced
-from penstock.pipeline.stages import heldback, lanewatch, memory
+from penstock.pipeline.stages import heldback, laneview, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.stages.lane import LANE_PIECES, Lane, Pace
 from penstock.pipeline.stages.lanecounts import LaneCounts
@@ -685,7 +685,7 @@ def test_a_lane_that_commits_nothing_while_records_wait_is_silent() -> None:
     states = set()
 
     def is_silent() -> bool:
-        states.add(stage.lanes.watch.state(lane)["state"])
+        states.add(stage.lanes.view.state(lane)["state"])
         if lane.moving:
             lane.outlook.waits_since = -LONG_S  # so long have they waited
         return "silent" in states
@@ -703,11 +703,11 @@ def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
         lane, tp = stage.lanes.lanes["t", 0], ("t", 0)
         lane.resolved.set()
         lane.moving = True
-        lane.held_back[tp] = heldback.Watch()
+        lane.held_back[tp] = heldback.HoldWatch()
         lane.held_back[tp].note(heldback.Hold(heldback.LONG_AGO_MS, "waits"))
         for stable, end, state in ((7, 9, "waiting"), (9, 9, "copying"), (7, 7, "copying")):
             stage.input.ends = lambda tp: (0, stable, end)  # type: ignore[assignment, method-assign]  # noqa: B023  (called at once)
-            assert stage.lanes.watch.state(lane)["state"] == state
+            assert stage.lanes.view.state(lane)["state"] == state
 
     asyncio.run(ask())
 
@@ -715,11 +715,11 @@ def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
 def test_a_turn_that_hangs_is_named() -> None:
     async def ask() -> None:
         stage = Stage(Worker(), Worker())
-        assert stage.lanes.watch.hung() == []
+        assert stage.lanes.view.hung() == []
         now = asyncio.get_running_loop().time()
-        stage.lanes.lanes["t", 0].turn_since = now - lanewatch.TURN_MAX_S - 1
+        stage.lanes.lanes["t", 0].turn_since = now - laneview.TURN_MAX_S - 1
         stage.lanes.lanes["t", 1].turn_since = now
-        assert stage.lanes.watch.hung() == ["t-0"]
+        assert stage.lanes.view.hung() == ["t-0"]
 
     asyncio.run(ask())
 
