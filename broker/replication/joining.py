@@ -14,9 +14,9 @@ from penstock.broker.listeners import Listener
 from penstock.broker.logs.folder import STORE, FolderError, cluster_of
 from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
+from penstock.broker.replication.brokerid import address_of
 from penstock.broker.replication.growth import grow
 from penstock.broker.replication.membership import Membership
-from penstock.broker.replication.brokerid import address_of
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.store.zookeeper import ZooKeeperSessions

@@ -173,9 +173,7 @@ class ReplicaLogs:
             leader_epoch=state.leader_epoch,
             partition_epoch=state.partition_epoch,
             replicas=[
-                replicatable.Replica(
-                    broker, broker in state.isr, broker in members, leader.broker_epochs.get(broker, NO_EPOCH)
-                )
+                replicatable.Replica(broker, broker in state.isr, broker in members, leader.broker_epochs.get(broker, NO_EPOCH))
                 for broker in leader.marks
             ],
             enough=state.needed(leader.role.replicas),

@@ -74,9 +74,7 @@ class TopicDeletions:
         data, _ = await self._store.get(paths.DELETE_TOPICS)
         names = read_deleted(await self._store.children(paths.DELETE_TOPICS), data)
         topics = [self._topics.by_name[name] for name in names if name in self._topics.by_name]
-        return list(
-            partitions_of([one for one in topics if await self._deleted_id(one.name) in ("", uuid_text(one.topic_id))])
-        )
+        return list(partitions_of([one for one in topics if await self._deleted_id(one.name) in ("", uuid_text(one.topic_id))]))
 
     async def _read(self) -> None:
         names = await self._store.children(paths.DELETE_TOPICS, self.look)

@@ -61,7 +61,9 @@ def sequence_nodes(operations: Sequence[Operation]) -> list[Create]:
     return [one for one in operations if isinstance(one, Create) and one.sequence]
 
 
-def outcome(operations: Sequence[Operation], nodes: Nodes, before: int, session: int) -> tuple[LostOutcome, list[str | int | None]]:
+def outcome(
+    operations: Sequence[Operation], nodes: Nodes, before: int, session: int
+) -> tuple[LostOutcome, list[str | int | None]]:
     """What became of a `multi`; if it is done, what it would have answered.
 
     nodes: those that `looked_at` names, and of sequences all children that may be one. before: the newest zxid of when it was

@@ -39,7 +39,7 @@ from penstock.broker.store.base import (
     Watch,
     parent_of,
 )
-from penstock.broker.store.outcome import Nodes, LostOutcome, Seen, looked_at, outcome, sequence_nodes
+from penstock.broker.store.outcome import LostOutcome, Nodes, Seen, looked_at, outcome, sequence_nodes
 from penstock.broker.store.zookeeperclient import EVENTS, UNANSWERED, Client, Handler, answers_of, commit, explained, stat_of
 
 WINDOW = 128

@@ -145,7 +145,9 @@ class Lanes:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
-                self._tasks += [group.create_task(work()) for work in (self._feed, self._watch.look_behind, self._watch.look_out)]
+                self._tasks += [
+                    group.create_task(work()) for work in (self._feed, self._watch.look_behind, self._watch.look_out)
+                ]
                 while not self.is_replaced():
                     await self._lost.wait()
                     self._lost.clear()

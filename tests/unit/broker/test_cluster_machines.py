@@ -139,7 +139,8 @@ def test_preferred_leaders_in_sync_lead_again_where_a_broker_lacks_too_many() ->
     states = [LeaderAndIsr(2, 4, (1, 2)), LeaderAndIsr(2, 4, (2,)), LeaderAndIsr(1, 4, (1, 2)), LeaderAndIsr(2, 4, (1, 2))]
     orders = ((1, 2), (1, 2), (1, 2), (2, 1))
     partitions = {
-        ("t", at): planning.PartitionImage(TOPIC_ID, order, state) for at, (order, state) in enumerate(zip(orders, states, strict=True))
+        ("t", at): planning.PartitionImage(TOPIC_ID, order, state)
+        for at, (order, state) in enumerate(zip(orders, states, strict=True))
     }
     assert balance.find_unbalanced(partitions, {1, 2}, 60) == [("t", 0)]
     assert balance.find_unbalanced(partitions, {1, 2}, 67) == []
@@ -323,7 +324,9 @@ def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
 def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    actions = controller.on_partitions(machine, {new: planning.PartitionImage(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
+    actions = controller.on_partitions(
+        machine, {new: planning.PartitionImage(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1
+    )
     (write,) = writes(actions)
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
     created = write.operations[2]
@@ -389,7 +392,10 @@ def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
     (write,) = writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"1" * 16, (2,), NOT_CREATED)}, 1))
     controller.on_deleted(machine, [("new", 0)], 2)
     controller.on_written(machine, write.id, Outcome.REFUSED, 3, paths.topic("new"))
-    assert len(writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 4))) == 1
+    assert (
+        len(writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 4)))
+        == 1
+    )
 
 
 def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
