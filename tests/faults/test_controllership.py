@@ -275,8 +275,8 @@ async def proposal(world: World, name: str, leader: int, entrant: int) -> AlterP
     isr, epoch = (*state.isr, entrant), world.brokers[leader].member.epoch
     entrants = {entrant: world.brokers[entrant].member.epoch}
     replica = world.brokers[leader].roles.replicas[name, 0]
-    assert replica.known is not None
-    topic_id = replica.known.topic_id
+    assert replica.newest_role is not None
+    topic_id = replica.newest_role.topic_id
     return AlterPartition((name, 0), topic_id, leader, epoch, state.leader_epoch, state.partition_epoch, isr, entrants)
 
 
