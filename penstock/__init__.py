@@ -14,6 +14,7 @@ regex       regular expressions that are matched in linear time
 durable     names and small files that survive a power cut
 log         log lines with fields, as text or JSON
 output      standard output whose reader may go away
+console     tables and the like on it
 notify      what a service tells systemd
 groupnames  names of the groups and transactional ids of mirror and dedupe
 hints       values in commands that messages name

@@ -13,7 +13,7 @@ import click
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
-from penstock.output import Output, reader_is_gone
+from penstock.output import reader_is_gone
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import STABLE_S, Patience
 from penstock.pipeline.audit.report import difference_text, hint, render
@@ -73,6 +73,8 @@ def command(
             if as_json:
                 click.echo(json.dumps(answer))
             else:
+                from penstock.console import Output  # here, as in `render`: an answer as JSON must not pay for rich
+
                 Output().print(render(answer))
                 if words := hint(answer, file):
                     click.echo(words)  # in one line, so that its command can be pasted
