@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from penstock.bench.apache_kafka import START_LIMIT_S, free_ports, kafka_classpath
+from penstock.bench.apache_kafka import START_LIMIT_S, kafka_classpath
+from penstock.ports import hold_ports
 
 VERSION = "3.9.1"
 """Of the Kafka that brings it: ZooKeeper 3.8."""
@@ -35,7 +36,7 @@ class ZooKeeper:
     ) -> None:
         """Write its files. settings: more lines of its configuration, an ensemble's too; number: of the server in that."""
         self.folder = folder
-        self.port = port or free_ports(1)[0]
+        self.port = port or hold_ports(1)[0]
         self.process: subprocess.Popen[bytes] | None = None
         self._jvm = list(jvm)
         (folder / "data").mkdir(parents=True)

@@ -6,6 +6,7 @@ cli         the `penstock` command
 __main__    the same, as `python -m penstock`
 metrics     figures as Prometheus reads them
 tcp         connections to other hosts
+ports       ports of this host for servers that start later, or again
 http        the small HTTP server that figures and health are asked of
 config      typed property tables; unknown keys are refused with a suggestion
 javaproperties  the syntax of property files
