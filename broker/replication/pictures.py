@@ -162,7 +162,7 @@ class Pictures:
                 viewer.pending -= some
                 viewer.brokers_pending = False
                 try:
-                    error = await self._send(self._picture(broker, viewer, some, deleted))
+                    error = await self._send(self._picture(broker, viewer, sorted(some), deleted))
                 except OSError as failure:
                     error = ErrorCode.NETWORK_EXCEPTION
                     _log.debug("broker %d can't be told of %d partitions: %s", broker, len(some) + len(deleted), failure)

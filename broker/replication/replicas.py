@@ -125,7 +125,7 @@ class Replicas:
 
     async def remove(self, name: str, topic_id: bytes) -> bool:
         """Remove all replicas of a topic that is deleted; whether nothing is left."""
-        partitions = [partition for partition in self._dirs.found() if partition[0] == name]
+        partitions = sorted(partition for partition in self._dirs.found() if partition[0] == name)
         async with self._replica_logs.changing:
             self._note_deleted(topic_id)
             errors = [await self._drop_one(partition, topic_id, deletes=True) for partition in partitions]
@@ -162,7 +162,7 @@ class Replicas:
             failed = await self._open(request.roles, configs)
             if present() != broker_epoch:  # The session has ended while logs were opened: nothing is led in the next one yet.
                 return LeaderAndIsrAnswer(self._node_id, present(), ErrorCode.STALE_BROKER_EPOCH, self.roles.controller_epoch)
-            answers = dict.fromkeys(late, RoleAnswer(ErrorCode.UNKNOWN_TOPIC_ID))
+            answers = dict.fromkeys(sorted(late), RoleAnswer(ErrorCode.UNKNOWN_TOPIC_ID))
             changed: list[Replica] = []
             for role in request.roles:
                 if role.partition in failed:

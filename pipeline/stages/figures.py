@@ -225,7 +225,7 @@ class LaneFigures:
                 had = self._had.setdefault(key, set())
                 had.add(states[key])
                 page.samples(
-                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in had
+                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in sorted(had)
                 )
             await asyncio.sleep(0)
         found = Counter(states.values())
