@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import whole_day
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka, zookeeper  # noqa: F401  (fixtures)
 from support.mirror_world import World, brokers
@@ -83,6 +84,14 @@ def _starts_jvms(item: pytest.Item) -> bool:
 def pytest_sessionstart() -> None:
     """Give Ctrl-C its effect back: a shell that starts a run in the background lets all that it starts ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for a midnight that would come amid a test, before the time of the test runs."""
+    if item.get_closest_marker("whole_day") is not None:
+        whole_day.begin()
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -13,6 +13,7 @@ Processes
 - `scraping`: what a process shows by HTTP, read as Prometheus reads it
 - `patience`: waiting for what another thread or process makes true
 - `onloop`: tests that are coroutines
+- `whole_day`: no midnight amid a test that is about today
 - `leftovers`: the end of what a test process has started and left behind
 
 Single requests to a broker
