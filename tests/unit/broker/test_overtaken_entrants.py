@@ -39,6 +39,7 @@ class World:
         self.dirs = LogDirs.open([folder], 1)
         self.dirs.admit({}, {})
         self.asks: list[AlterPartition] = []
+        self.asked = asyncio.Event()
         self.held = Replicas(
             1, BrokerConfig(SCHEMA.parse({}), ()), self.dirs, self.logs, executor, NoFetchers(),
             coordinators=SimpleNamespace(), configs=no_configs, alter=self.alter, lease_is_over=lambda: False,
@@ -47,6 +48,7 @@ class World:
 
     async def alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
         self.asks.append(ask)
+        self.asked.set()
         raise ConnectionError("nobody is asked here")
 
     def fetch(self, replica: int, offset: int) -> None:
@@ -95,7 +97,7 @@ def test_an_entrant_that_the_high_watermark_has_passed_is_not_proposed(tmp_path:
         assert world.high_watermark() == 3  # It doesn't count.
         world.fetch(3, 3)
         await world.held.proposals.propose([PARTITION])
-        await asyncio.sleep(0.05)
+        await world.asked.wait()
         assert [ask.isr for ask in world.asks] == [(1, 2, 3)]
         world.append()
         world.fetch(2, 4)
