@@ -24,7 +24,7 @@ settings.register_profile("penstock", deadline=None, print_blob=True, suppress_h
 settings.load_profile("penstock")
 
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
-LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")
+LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "monitoring", "compat")
 # The tests that start JVMs are those of two processes, however many there are: each JVM wants a processor for itself. These are
 # the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes. A
 # ZooKeeper that is up asks for little, so tests of clusters around one are anybody's.
