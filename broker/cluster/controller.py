@@ -25,7 +25,11 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
 - **A state is of one topic**, by the id that it bears: what was planned for a topic isn't taken for the state of a later one of
   its name, wherever its write ended up.
 - **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
-  half made by an earlier controller or an old tool.
+  half made by an earlier controller or an old tool. Until a broker has answered that it leads, each state that is written
+  says that it is a new one (`new_at`): nobody has records yet, and a broker that was dead when the topic was made has no log.
+- **A leader that lives hears of its successor twice**: by its role, and by a write to its node `/penstock/moved/N` in the same
+  multi as the state. It may be cut off from the controller alone: then nothing else tells it, and it would go on answering as
+  leader and as coordinator (*a group's position that goes back*). It looks at the states of what it leads then.
 - **A topic that is being deleted** has its partitions among `deleting`: no roles are told, nothing is written. Once
   no write of them is out (`is_settled`) the feeder stops the replicas, removes the nodes, and calls `on_deleted`.
 - **A new controller begins with what is written.** It notes nothing of its own: a registration that isn't noted is dealt with
@@ -315,6 +319,9 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
         return [Resign()]
     if isinstance(about, Note):
         return _on_noted(controller, about, outcome, now_ms)
+    for broker, known in controller.registrations.items():
+        if refused == paths.moved(broker):  # Somebody has removed the node: its broker hears of moves by roles alone.
+            controller.registrations[broker] = replace(known, watches_moves=False)
     out: Out = []
     for partition in about:
         planned = controller.writing[partition]
@@ -378,12 +385,15 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             controller.news.add(role.partition)
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             # A broker that knows a newer state of this epoch has it from this controller, or from a store that went back.
+            image.is_unheard = False
             if told.last_epoch > role.state.leader_epoch or image.state.partition_epoch == role.state.partition_epoch:
                 image.least_epoch = max(image.least_epoch, told.last_epoch)
         elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)
         else:
+            if role.state.leader == request.broker:
+                image.is_unheard = False
             if image.without_log.pop(request.broker, None) is not None:
                 controller.news.add(role.partition)
             if role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
@@ -437,7 +447,7 @@ def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> O
 
 def _operations(controller: Controller, partitions: list[Partition]) -> list[Operation]:
     """The writes of planned states. New ones make their parents, but not the node of a topic that was deleted meanwhile."""
-    operations: list[Operation] = []
+    operations = find_moves(controller, partitions)
     topics: set[str] = set()
     for partition in partitions:
         state = controller.writing[partition].state
@@ -449,6 +459,16 @@ def _operations(controller: Controller, partitions: list[Partition]) -> list[Ope
             operations.append(Check(paths.topic(partition[0])))
         operations.append(Create(state_path(partition), state_json(state), parents=True))
     return operations
+
+
+def find_moves(controller: Controller, partitions: Iterable[Partition]) -> list[Operation]:
+    """The writes by which leaders that live hear that others are elected in their place, by the planned states."""
+    former = set()
+    for partition in partitions:
+        leader = controller.partitions[partition].state.leader
+        if leader != controller.writing[partition].state.leader and leader in controller.registrations:
+            former.add(leader)
+    return [Set(paths.moved(one), b"") for one in sorted(former) if controller.registrations[one].watches_moves]
 
 
 def _write(controller: Controller, about: tuple[Partition, ...] | Note, operations: list[Operation], out: Out) -> None:
@@ -474,7 +494,10 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
         state, ask = _next_ask(controller, partition, out)
         if ask is None:
             return False
-    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id)
+    if not image.state.is_created:
+        image.is_unheard = True
+    new_at = state.partition_epoch + 1 if image.is_unheard else 0
+    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id, new_at=new_at)
     controller.writing[partition] = Planned(state, handled, dict(image.lost), ask, image.wanted_leader)
     return True
 
@@ -488,6 +511,7 @@ def _next_ask(
         token, ask = asks.pop(0)
         error = find_refusal(controller, image, ask)
         if error == ErrorCode.NONE:
+            image.is_unheard = False
             return elections.alter(image.state, ask.isr, image.replicas), (token, ask)
         out.append(AnswerAlter(token, AlterPartitionAnswer(ask, error)))
     return image.state, None

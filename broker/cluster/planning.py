@@ -35,6 +35,7 @@ class PartitionImage:
     is_overdue: bool = False  # nobody has led for longer than that
     wants_unclean: bool = False  # an operator gives up what the seats hold and no live replica has
     is_doubtful: bool = False  # a write of this state was asked for, and isn't there: it may still come
+    is_unheard: bool = False  # this controller has created the state, and nobody has said since that it leads
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
 

@@ -41,6 +41,7 @@ class Registration:
     epoch: int  # the zxid that made the ephemeral node
     incarnation: str
     clean: bool
+    watches_moves: bool = False  # it hears of its node `/penstock/moved/N`; an older version doesn't
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,17 @@ def registration_json(incarnation: str, clean: bool, address: Mapping[str, Any],
     """The content of the ephemeral node. address: where clients and brokers reach it, with the names that Kafka's brokers use;
     home: by what another process with this id can be told from this one's own former session.
     """
-    return _json({**address, "version": 5, "penstock": {**home, "incarnation": incarnation, "clean": clean}})
+    ours = {**home, "incarnation": incarnation, "clean": clean, "watches_moves": True}
+    return _json({**address, "version": 5, "penstock": ours})
 
 
 def read_registration(broker: int, data: bytes | None, epoch: int) -> Registration:
     """A registration. A broker that doesn't say whether it is clean isn't. Raises BadValueError."""
     fields = Fields.read(paths.broker(broker), data)
     ours = Fields(fields.path, fields.table("penstock"))
-    return Registration(broker, epoch, ours.text("incarnation"), fields.table("penstock").get("clean") is True)
+    table = fields.table("penstock")
+    is_clean, watches = table.get("clean") is True, table.get("watches_moves") is True
+    return Registration(broker, epoch, ours.text("incarnation"), is_clean, watches)
 
 
 def incarnation_json(incarnation: Incarnation) -> bytes:

@@ -28,6 +28,7 @@ transactionwire  what brokers ask each other of transactions, between values and
 queues           questions to other brokers, many in a request
 transactions     what this broker asks others of transactions
 fetching         the fetcher threads, and the connections that they want
+moves            what others lead by now that this broker led, as it finds by itself in the metadata store
 leftovers        what deleted topics have left in the log folders of a broker that was away
 configchanges    configs of topics that another broker has altered
 growth           a single node becomes the first broker of a cluster

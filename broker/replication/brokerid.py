@@ -11,6 +11,7 @@ finds one of its own id there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -143,6 +144,9 @@ async def register(
             )
         if begin is not None and newest != own.incarnation and not await begin(newest):
             own.clean = False
+        if await store.exists(paths.moved(own.broker)) is None:
+            with contextlib.suppress(NodeExistsError):
+                await store.create(paths.moved(own.broker), parents=True)
         operations = registration.register(
             own.broker, own.incarnation, own.clean, is_first=version < 0, replaces=replaces,
             version=version, address=address, home=home,

@@ -45,6 +45,7 @@ from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
+from penstock.broker.replication.moves import Moves
 from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicalogs import Coordinators
 from penstock.broker.replication.replicas import Replicas
@@ -55,7 +56,7 @@ from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import Store, StoreError
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.broker.uuids import new_uuid, uuid_text
-from penstock.errors import ErrorCode, raise_for
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 0.05
@@ -125,8 +126,8 @@ class Membership:
         self._lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
-            coordinators=coordinators, configs=self._configs_of, alter=self._alter, lease_is_over=self._lease.is_over,
-            isolate=topics.isolate, monotonic_ms=monotonic_ms,
+            coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id, alter=self._alter,
+            lease_is_over=self._lease.is_over, isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         topics.folder_lost = self._folder_lost
         self._is_known = False  # whether the store knew an earlier run of this broker
@@ -263,6 +264,9 @@ class Membership:
             entity=self._entities.take,
             everything=self._take_configs,
         )
+        moves = Moves(
+            self._node_id, store, self._replicas, broker_epoch=lambda: self._registration.epoch, shown=self._topics.show_leaders
+        )
         for work in (
             _ending(partial(brokerid.watch, store, self._registration, over.set), over),
             _until_lost(store, over),
@@ -270,6 +274,7 @@ class Membership:
             _ending(changes.run, over),
             _ending(partial(self._features.follow, store), over),
             _ending(leftovers.run, over),
+            _ending(moves.run, over),
         ):
             session.start(work)
         session.start(self._lease.run(store))
@@ -421,6 +426,17 @@ class Membership:
         self.know({one.broker: {at.listener: Endpoint(at.host, at.port) for at in one.endpoints} for one in update.brokers})
         return int(ErrorCode.NONE)
 
+    def name_of(self, topic_id: bytes) -> str:
+        """As the controller: the name of a topic, which this broker's own picture may not show yet. Raises KafkaError:
+        NOT_CONTROLLER, or UNKNOWN_TOPIC_ID."""
+        term = self._deciding
+        if term is None or not term.has_begun:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker doesn't know the topic id, and isn't the controller.")
+        name = term.name_of(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return name
+
     async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
         """As the controller: answer each proposal."""
         return await asyncio.gather(*map(self._decide, asks))
@@ -485,10 +501,10 @@ class Membership:
         """Have a broker append markers to partitions that it leads; what it has answered. Raises ConnectionError."""
         return await self._transactions.write_markers(broker, write)
 
-    async def is_gone(self, partition: Partition) -> bool:
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """Whether a partition that isn't known here was deleted, by the metadata store. If that can't be asked: False."""
         try:
-            return await self._topics.is_gone(partition)
+            return await self._topics.is_gone(partition, topic_id)
         except StoreError as error:
             _log.warning("nobody knows whether topic=%s partition=%d was deleted: %s", *partition, error)
             return False

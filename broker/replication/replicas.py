@@ -3,17 +3,18 @@
 The machines of `broker/cluster/` decide (`replica`, `leader`, `roles`); between them and the data plane is
 `replicalogs.py`.
 
-A log is made only where this broker has no seat by the state, marked `unclean` or not. A seat whose log isn't there, or is
-damaged, is answered KAFKA_STORAGE_ERROR for as long as it is so: the controller takes the seat away, but the last one stays,
-without a leader, until its log is back (*an unmounted disk that makes a partition begin again, empty*), or an operator gives up
-what it held (ElectLeaders, unclean): then the controller takes the last seat away, too.
+A log is made only where this broker has no seat by the state, marked `unclean` or not, or where the state is a new one and
+the log folders know of no records. A seat whose log isn't there, or is damaged, is answered KAFKA_STORAGE_ERROR for as long as
+it is so: the controller takes the seat away, but the last one stays, without a leader, until its log is back (*an unmounted
+disk that makes a partition begin again, empty*), or an operator gives up what it held (ElectLeaders, unclean): then the
+controller takes the last seat away, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.cluster import replica as replicas
 from penstock.broker.cluster import roles
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -40,6 +42,7 @@ from penstock.broker.replication.isolation import Isolation
 from penstock.broker.replication.proposals import Proposals
 from penstock.broker.replication.reading import MAY_LOSE
 from penstock.broker.replication.replicalogs import Coordinators, FetcherThreads, ReplicaLogs
+from penstock.broker.store.base import StoreError
 from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
@@ -57,7 +60,8 @@ _log = log.get(__name__)
 class Replicas:
     """All replicas of one broker. On the loop; what may wait for a disk is done in the executor's threads.
 
-    configs: a topic's own configs, by its name and id. alter: asks the controller for another ISR; raises OSError where it
+    configs: a topic's own configs, by its name and id. stored_id: the id of the topic that the store has under a name now, None
+    if it has none; raises StoreError. alter: asks the controller for another ISR; raises OSError where it
     can't be reached. lease_is_over: others may lead by now. isolate: told what is led here and served to no client.
     """
 
@@ -72,6 +76,7 @@ class Replicas:
         *,
         coordinators: Coordinators,
         configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]],
+        stored_id: Callable[[str], Awaitable[bytes | None]],
         alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
         lease_is_over: Callable[[], bool],
         isolate: Callable[[Collection[Partition]], None],
@@ -88,6 +93,7 @@ class Replicas:
         self._fetchers = fetchers
         self._coordinators = coordinators
         self._configs = configs
+        self._stored_id = stored_id
         self._now_ms = monotonic_ms
         self._damaged: set[Partition] = set()
         """Logs that aren't whole, until a role says that this broker has no seat for them."""
@@ -118,10 +124,9 @@ class Replicas:
 
     async def topic_id_of(self, partition: Partition) -> bytes | None:
         """Of which topic a log is that no role has opened; None: it is none of these any more, or its topic isn't known."""
-        log_dir = self._dirs.of(partition)
-        if log_dir is None or log_dir.offline or partition not in self._unopened:
+        if partition not in self._unopened:
             return None
-        return await self._replica_logs.in_thread(topic_id_in, log_dir.holds(partition))
+        return (await self._replica_logs.in_thread(self._ids_in_folders, [partition])).get(partition)
 
     async def remove(self, name: str, topic_id: bytes) -> bool:
         """Remove all replicas of a topic that is deleted; whether nothing is left."""
@@ -150,8 +155,8 @@ class Replicas:
             refusal = roles.refuse(self.roles, request.controller_epoch, request.broker_epoch, broker_epoch)
             if refusal:
                 return LeaderAndIsrAnswer(self._node_id, broker_epoch, refusal, self.roles.controller_epoch)
-            late = {role.partition for role in request.roles if role.topic_id in self._deleted}
-            if late:  # It was overtaken by the deletion.
+            late = await self._find_late(request.roles)
+            if late:
                 request = replace(request, roles=tuple(role for role in request.roles if role.partition not in late))
             for role in request.roles:
                 await self._forget_former(role)
@@ -177,15 +182,34 @@ class Replicas:
                 answers[role.partition] = told
                 if told.error == ErrorCode.NONE:
                     changed.append(replica)
-            for partition in await self._replica_logs.apply(changed):
+            for partition in await self._carry_out(changed):
                 answers[partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
-            for replica in changed:
-                is_refused = answers[replica.partition].error != ErrorCode.NONE
-                if replica.leader is None or is_refused:
-                    self._replica_logs.resign([replica.partition])
-                elif replica.partition[0] in INTERNAL:
-                    self._coordinators.elected(*replica.partition, replica.leader.state.leader_epoch)
             return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
+
+    async def take_stored(self, states: Mapping[Partition, LeaderAndIsr], present: Callable[[], int]) -> list[Partition]:
+        """Take what the store has of partitions that are led here, as this broker has read it; those that it leads no more.
+        present: as of `take`."""
+        async with self._replica_logs.changing:
+            changed = []
+            for partition, state in states.items():
+                replica = self.roles.replicas.get(partition)
+                if replica is None or replica.leader is None:
+                    continue
+                found = self._replica_logs.look(replica)
+                if replicas.on_stored(replica, state, present(), found, self._now_ms()):
+                    changed.append(replica)
+            await self._carry_out(changed)
+            return [replica.partition for replica in changed]
+
+    async def _carry_out(self, changed: Sequence[Replica]) -> Collection[Partition]:
+        """Have data plane and coordinators carry out what replicas have taken; those that the data plane has refused."""
+        refused = await self._replica_logs.apply(changed)
+        for replica in changed:
+            if replica.leader is None or replica.partition in refused:
+                self._replica_logs.resign([replica.partition])
+            elif replica.partition[0] in INTERNAL:
+                self._coordinators.elected(*replica.partition, replica.leader.state.leader_epoch)
+        return refused
 
     async def drop(self, request: StopReplica, present: Callable[[], int]) -> StopReplicaAnswer:
         """Stop replicas, and delete those that say so: they are the controller's no more. present: as of `take`."""
@@ -290,6 +314,44 @@ class Replicas:
 
     # Roles
 
+    async def _find_late(self, told: Iterable[PartitionRole]) -> set[Partition]:
+        """The roles of topics that aren't there: a deletion has overtaken the message, or its controller has read a server of
+        the store that lags. Where the log here is another topic's, the store says which of the two is there now. If the store
+        can't be asked, no log is set aside: the controller tells the role again."""
+        late = {role.partition for role in told if role.topic_id in self._deleted}
+        others = await self._find_others([role for role in told if role.partition not in late])
+        stored: dict[str, bytes | None] = {}
+        for role in others:
+            name = role.partition[0]
+            if name not in stored:
+                try:
+                    stored[name] = await self._stored_id(name)
+                except StoreError as error:
+                    stored[name] = None
+                    _log.error("topic=%s: whether it was made again isn't known: %s", name, error)
+            if stored[name] != role.topic_id:
+                late.add(role.partition)
+                _log.warning("topic=%s partition=%d: a role of a topic that isn't there isn't taken", *role.partition)
+        return late
+
+    async def _find_others(self, told: Iterable[PartitionRole]) -> list[PartitionRole]:
+        """The roles in whose place the log of another topic is, open or not."""
+        unopened = [role for role in told if role.partition in self._unopened and self._topic_id(role.partition) is None]
+        partitions = [role.partition for role in unopened]
+        ids = await self._replica_logs.in_thread(self._ids_in_folders, partitions) if partitions else {}
+        return [
+            role for role in told if (ids.get(role.partition) or self._topic_id(role.partition)) not in (None, role.topic_id)
+        ]
+
+    def _ids_in_folders(self, partitions: Iterable[Partition]) -> dict[Partition, bytes | None]:
+        """Of which topics these are that no role has opened. In a thread."""
+        found = {}
+        for partition in partitions:
+            log_dir = self._dirs.of(partition)
+            if log_dir is not None and not log_dir.offline:
+                found[partition] = topic_id_in(log_dir.holds(partition))
+        return found
+
     async def _forget_former(self, role: PartitionRole) -> None:
         """A replica of an earlier topic of this name, whose deletion this broker has missed, is set aside."""
         partition = role.partition
@@ -363,7 +425,6 @@ class Replicas:
         """Open a log; the path of its log folder if it was made. Where the state says that this broker has a seat, a log that
         isn't there or is damaged is not made. Raises OSError, KafkaError."""
         name, index = role.partition
-        has_seat = role.state.partition_epoch > 0 and self._node_id in role.state.seats
         is_seat_believed = replicas.holds_seat(self._node_id, role.state)
         log_dir = self._dirs.choose(role.partition, role.topic_id, may_guess=not is_seat_believed)
         if log_dir is not None and log_dir.offline:
@@ -380,11 +441,11 @@ class Replicas:
                 self._damaged.add(role.partition)
             else:
                 return []
-        elif has_seat:
+        has_seat = self._node_id in role.state.seats and (not role.state.is_new or self._was_made(role))
+        if has_seat:
             if role.partition not in self._damaged:
                 _log.error("topic=%s partition=%d should be here, and no log folder holds it", name, index)
             self._damaged.add(role.partition)
-        if role.partition in self._damaged and has_seat:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "it has a seat by the partition's state, and its log isn't whole. Put it back, or repair it with `penstock log "
@@ -397,6 +458,14 @@ class Replicas:
             set_aside(place, role.partition)
         self._logs.open_replica(name, role.topic_id, index, str(place.path), settings, new=True)
         return [str(place.path)]
+
+    def _was_made(self, role: PartitionRole) -> bool:
+        """Whether this broker may have had records of a partition before, whatever the state says. Nobody knows what a folder
+        that doesn't work has; a state of version 0 is believed all the same, or no topic could be made then."""
+        name, index = role.partition
+        if role.state.partition_epoch > 0 and any(log_dir.offline for log_dir in self._dirs):
+            return True
+        return any(self._logs.had_records(name, role.topic_id, index, str(log_dir.path)) for log_dir in self._dirs.online)
 
     def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> tuple[int, bool]:
         """Its error code, and whether the replica isn't this broker's any more. In a thread."""

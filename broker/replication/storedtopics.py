@@ -46,6 +46,10 @@ class StoredTopics:
         """What has changed meanwhile is looked at."""
         self._events.end_look("topics", self._read)
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of a topic; None: there is none with that id."""
+        return next((topic.name for topic in self.by_name.values() if topic.topic_id == topic_id), None)
+
     def forget(self, name: str, topic: StoredTopic | None) -> None:
         """A topic was removed; None: there was none of the name."""
         if topic is not None:

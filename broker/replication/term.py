@@ -88,6 +88,8 @@ class Term:
         self._deletions = TopicDeletions(self._events, store, sender, self._pictures, self._topics)
         self.moves = LeaderMoves(self._events, store, config)
         self._asked: dict[object, asyncio.Future[AlterPartitionAnswer]] = {}
+        self.has_begun = False
+        """Whether it has read what there is."""
         self.newer_epoch = -1
         """The controller epoch that a broker has refused this one with; -1: none has."""
 
@@ -131,6 +133,10 @@ class Term:
         """Whether a broker lives under this registration."""
         registration = self._controller.registrations.get(broker)
         return registration is not None and registration.epoch == broker_epoch
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of a topic; None: there is none with that id."""
+        return self._topics.name_of(topic_id)
 
     def configs_changed(self) -> None:
         """A topic's configs are others: elections depend on two of them."""
@@ -186,6 +192,7 @@ class Term:
         self.moves.look()
         self._look_at_log_dirs()
         self._topics.end_look()
+        self.has_begun = True
 
     def _look_at_brokers(self, _: str = "", __: Event = Event.CHANGED) -> None:
         self._events.look_again("brokers", self._read_brokers)

@@ -2,7 +2,8 @@
 
 The controller tells everybody, has the live replicas deleted, and removes the nodes: those of the partitions in as many multis
 as it takes, the topic's own in the last one. A controller that is elected in between knows from the start that the topic is
-being deleted, and goes on. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted` (`leftovers.py`).
+being deleted, and goes on. Which brokers were away, and still hold the topic, is noted in `/penstock/deleted` (`leftovers.py`),
+up to a bound. The version of that node counts all deletions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from penstock.broker.store.base import (
     NoNodeError,
     NotEmptyError,
     SessionLostError,
+    Set,
     Stat,
     Store,
     StoreError,
@@ -42,6 +44,8 @@ from penstock.broker.uuids import uuid_text
 from penstock.errors import ErrorCode
 from penstock.failpoints import declare, failpoint
 
+NOTED_MAX = 10_000
+"""So many deletions are noted that some broker has missed: their names have to fit into one answer of ZooKeeper's."""
 LOOK_S = 0.02
 """How often it looks whether writes that are out are over."""
 UNDELETED_S = 60
@@ -148,11 +152,20 @@ class TopicDeletions:
 
     async def _remove_nodes(self, name: str, stat: Stat | None, topic: StoredTopic | None, away: Collection[int]) -> None:
         """Remove a topic's nodes, its own by the version that was read: it may have grown since. Raises StoreError."""
-        last = machine.guard(self._controller)
+        _, deletions = await self._store.get(paths.DELETED)
+        # Its version counts deletions: what was read before this one is written no more (`ClusterTopics`).
+        last = [*machine.guard(self._controller), Set(paths.DELETED, b"", deletions.version)]
         if topic is not None and away:
-            path = f"{paths.DELETED}/{uuid_text(topic.topic_id)}"
-            if await self._store.exists(path) is None:
-                last.append(Create(path, to_json(version=1, topic=name, brokers=sorted(away)), parents=True))
+            noted, own = await self._store.children(paths.DELETED), uuid_text(topic.topic_id)
+            if own not in noted and len(noted) < NOTED_MAX:
+                note = to_json(version=1, topic=name, brokers=sorted(away))
+                last.append(Create(f"{paths.DELETED}/{own}", note, parents=True))
+            elif own not in noted:
+                _log.warning(
+                    "topic=%s: brokers %s don't say that they have deleted it, and %d such deletions are noted, which is the "
+                    "most: these brokers will set its logs aside, as `-stray` folders, instead of removing them; notes go once "
+                    "the brokers that they name, below `%s`, are started", name, sorted(away), NOTED_MAX, paths.DELETED,
+                )  # fmt: skip
         if stat is not None:
             await self._store.empty(paths.topic(name), machine.guard(self._controller))
             failpoint(EMPTIED)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
 from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.cluster import metadata
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.logs.logdirs import Key
+from penstock.broker.replication.reading import read_one_topic
 from penstock.broker.store.base import (
     BadValueError,
     BadVersionError,
@@ -28,6 +31,7 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
+    Set,
     Stat,
     Watch,
     paths,
@@ -51,8 +55,9 @@ _log = log.get(__name__)
 
 
 class Stored(NamedTuple):
-    """What the store says of a topic: its own configs, and the replicas of each partition."""
+    """What the store says of a topic: its id, its own configs, and the replicas of each partition."""
 
+    topic_id: str
     configs: dict[str, str]
     replicas: list[list[int]]
 
@@ -98,7 +103,7 @@ class ClusterTopics(Topics):
         """Where brokers stand that say it."""
         return {broker: one.rack for broker, one in self.live.items() if one.rack is not None}
 
-    async def until_live(self, brokers: Set[int]) -> None:
+    async def until_live(self, brokers: AbstractSet[int]) -> None:
         """Wait until a controller's picture shows that all of these live."""
         await self._is_shown(lambda: self.controller >= 0 and brokers <= self.live.keys(), None)
 
@@ -110,6 +115,8 @@ class ClusterTopics(Topics):
         """What the store says for a picture. Raises StoreError."""
         seen = _by_name(picture)
         new = [name for name, some in seen.items() if not self._is_known(name, some[0].topic_id) or self._has_grown(name, some)]
+        if new:
+            await self._store.sync()
         read = await asyncio.gather(*map(self._prepare, new))
         topics = {name: one for name, one in zip(new, read, strict=True) if one is not None}
         return Prepared(topics, await self._find_gone(picture))
@@ -127,7 +134,7 @@ class ClusterTopics(Topics):
 
     async def _is_gone(self, topic: Topic) -> bool:
         try:
-            return await self._stored_id(topic.name) != uuid_text(topic.topic_id)
+            return await self._live_id(topic.name) != uuid_text(topic.topic_id)
         except BadValueError as error:
             _log.error("topic=%s stays as it is, though its controller names it no more: %s", topic.name, error.why)
             return False
@@ -137,7 +144,11 @@ class ClusterTopics(Topics):
         if found is None:
             return None  # It was deleted meanwhile.
         partitions = found[0].table("partitions")
-        return Stored(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
+        return Stored(
+            found[0].text("topic_id"),
+            await self.read_configs(name),
+            [list(partitions[key]) for key in sorted(partitions, key=int)],
+        )
 
     def _has_grown(self, name: str, told: Sequence[PartitionMetadata]) -> bool:
         topic = self._by_name.get(name)
@@ -171,11 +182,17 @@ class ClusterTopics(Topics):
         """A topic is shown with all its partitions from the first moment on: by a part of them keys would go elsewhere."""
         topic, (first, *_) = self._by_name.get(name), told
         if topic is not None and topic.topic_id != first.topic_id:
+            if read is not None and read.topic_id == uuid_text(topic.topic_id):
+                _log.warning("topic=%s stays as it is: its controller speaks of one that isn't there", name)
+                return
             self._hide_deleted(topic)  # Deleted and made again since the last picture.
             topic = None
         if first.state.leader == BEING_DELETED:
             if topic is not None:
                 self._hide_deleted(topic)
+            return
+        if read is not None and read.topic_id != uuid_text(first.topic_id):
+            _log.warning("topic=%s isn't shown: the store has another one of that name", name)
             return
         states = {} if topic is None else {state.index: state for state in topic.partitions}
         for index, replicas in enumerate(() if read is None else read.replicas):
@@ -193,6 +210,19 @@ class ClusterTopics(Topics):
             self.show(Topic(name, first.topic_id, partitions, {} if read is None else read.configs))
         else:
             topic.partitions[:] = partitions
+
+    def show_leaders(self, states: Mapping[Partition, LeaderAndIsr]) -> None:
+        """Show who leads these partitions, as this broker has read it in the store before the controller told it."""
+        for (name, index), state in states.items():
+            topic = self._by_name.get(name)
+            if topic is None or index >= len(topic.partitions) or state.topic_id not in (b"", topic.topic_id):
+                continue
+            shown = topic.partitions[index]
+            if shown.leader_epoch < state.leader_epoch:
+                shown.leader, shown.leader_epoch, shown.isr = state.leader, state.leader_epoch, list(state.isr)
+        self.version += 1
+        self._wake()
+        self.changed.set()
 
     def _hide_deleted(self, topic: Topic) -> None:
         self.note_deleted(topic.name)
@@ -224,15 +254,22 @@ class ClusterTopics(Topics):
             _log.warning("topic=%s: %s", name, sentence)
         return node._replace(texts=configs)
 
-    async def is_gone(self, partition: Partition) -> bool:
-        """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. Raises
-        StoreError."""
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
+        """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. topic_id: of the
+        topic that it was one of; b"": whichever has the name. Raises StoreError."""
         name, index = partition
         await self._store.sync()
-        if await self._store.exists(paths.deleted_topic(name)) is not None:
-            return True
         found = await self._read_topic(name)
-        return found is None or str(index) not in found[0].table("partitions")
+        if found is None or str(index) not in found[0].table("partitions"):
+            return True
+        stored_id = found[0].text("topic_id")
+        if topic_id and stored_id != uuid_text(topic_id):
+            return True
+        try:
+            meant, _ = await self._store.get(paths.deleted_topic(name))
+        except NoNodeError:
+            return False
+        return meant in (b"", stored_id.encode())
 
     async def next_picture(self, timeout_s: float) -> None:
         """Wait until the controller's next picture is shown, or the time is over."""
@@ -258,7 +295,7 @@ class ClusterTopics(Topics):
         """Wait until the topic of a name is shown as the store has it, or CATCH_UP_S are over. Raises KafkaError."""
         async with stored(name):
             await self._store.sync()
-            stored_id = await self._stored_id(name)
+            stored_id = await self._live_id(name)
 
         def is_as_stored() -> bool:
             topic = self._by_name.get(name)
@@ -266,7 +303,14 @@ class ClusterTopics(Topics):
 
         await self._is_shown(is_as_stored, CATCH_UP_S)
 
-    async def _stored_id(self, name: str) -> str | None:
+    async def stored_id(self, name: str) -> bytes | None:
+        """The id of the topic that the store has under a name now, also while somebody deletes it; None: it has none. Raises
+        StoreError."""
+        await self._store.sync()
+        stored = await read_one_topic(self._store, name)
+        return None if stored is None else stored.topic_id
+
+    async def _live_id(self, name: str) -> str | None:
         """The id of a topic that the store has and nobody is deleting. Raises StoreError."""
         if await self._store.exists(paths.deleted_topic(name)) is not None:
             return None
@@ -387,15 +431,17 @@ class ClusterTopics(Topics):
             return
         is_stored = False
         while not is_stored:
-            version = await self._until_as_stored(topic)
+            guard, version = await self._until_as_stored(topic)
             async with self._changes:
                 self.check_is_there(topic)
                 self._check_growth(topic, count)
-                is_stored = await self._store_grown(topic, count, version, assignment)
+                is_stored = await self._store_grown(topic, count, guard, version, assignment)
         await self._until_served(name, topic.topic_id, count, f"the growth of topic '{name}'")
 
-    async def _store_grown(self, topic: Topic, count: int, version: int, assignment: Sequence[Sequence[int]] | None) -> bool:
-        """Write the node of a topic that grows; False: its version is another one by now. Raises KafkaError."""
+    async def _store_grown(
+        self, topic: Topic, count: int, guard: Check, version: int, assignment: Sequence[Sequence[int]] | None
+    ) -> bool:
+        """Write the node of a topic that grows; False: it isn't as it was read, or may not be. Raises KafkaError."""
         have = len(topic.partitions)
         factor = min(len(topic.partitions[0].replicas), len(self.brokers))
         placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
@@ -403,16 +449,17 @@ class ClusterTopics(Topics):
         grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.configs)
         async with stored(topic.name):
             try:
-                await self._store.set(paths.topic(topic.name), topic_json(grown), version)
+                await self._store.multi([guard, Set(paths.topic(topic.name), topic_json(grown), version)])
             except (BadVersionError, NoNodeError):
                 return False
         return True
 
-    async def _until_as_stored(self, topic: Topic) -> int:
-        """Wait until a topic is shown with the partitions that the store has: it may have grown since. The version of its node.
-        Raises KafkaError."""
+    async def _until_as_stored(self, topic: Topic) -> tuple[Check, int]:
+        """Wait until a topic is shown with the partitions that the store has: it may have grown since. What says that the node
+        is this topic's still, and the node's version. Raises KafkaError."""
         while True:
             async with stored(topic.name):
+                guard = await self._no_deletion()
                 found = await self._read_topic(topic.name)
                 if found is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' is being deleted.")
@@ -421,22 +468,28 @@ class ClusterTopics(Topics):
             if node.text("topic_id") != uuid_text(topic.topic_id):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' was deleted and made again.")
             if there == len(topic.partitions):
-                return stat.version
+                return guard, stat.version
             await self._until(
                 lambda there=there: self._by_name.get(topic.name) is not topic or len(topic.partitions) >= there,  # type: ignore[misc]
                 f"the growth of topic '{topic.name}' to {there} partitions",
             )
 
+    async def _no_deletion(self) -> Check:
+        """The operation that holds until any topic is deleted. The nodes of a topic that is made again begin with the versions
+        that a former one's had (*a topic that gets configs or partitions of the former one of its name*). Raises StoreError."""
+        await self._store.sync()
+        _, stat = await self._store.get(paths.DELETED)
+        return Check(paths.DELETED, stat.version)
+
     async def own_configs(self, name: str) -> ConfigNode:
         """A topic's own configs as the store has them, for `alter_configs`: they are in force when it returns. Raises
         KafkaError, StoreError."""
-        if self.get(name) is None:
-            await self.catch_up(name)
-        self.known(name)
-        await self._store.sync()
+        guard = await self._no_deletion()
+        await self.catch_up(name)
+        topic = self.known(name)
         node, _ = await self._take_configs(name)
-        self.known(name)
-        return node
+        self.check_is_there(topic)
+        return node._replace(guards=(guard,))
 
     async def alter_configs(self, name: str, configs: Mapping[str, str], own: ConfigNode) -> None:
         """Replace a topic's own configs where they are `own`: durable when it returns, in force here; other brokers follow.
@@ -447,7 +500,7 @@ class ClusterTopics(Topics):
             check_topic_configs(self._config, configs)
             try:
                 # The topic is there still: its configs are removed with it.
-                await self._store.multi([Check(paths.topic(name)), own.written(configs), notification(own.path)])
+                await self._store.multi([Check(paths.topic(name)), *own.guards, own.written(configs), notification(own.path)])
             except NoNodeError as error:
                 if error.path != paths.topic(name):
                     raise

@@ -29,7 +29,7 @@ from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.configs.confignodes import config_json
 from penstock.broker.context import Endpoint
-from penstock.broker.replication import brokerid
+from penstock.broker.replication import brokerid, topicdeletions
 from penstock.broker.replication.controllership import Controllership
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.reading import read_one_state
@@ -316,6 +316,36 @@ def test_a_topic_is_deleted_though_one_of_its_brokers_is_away(zookeeper: ZooKeep
             world.brokers[3].is_away = False
             assert await world.create("t", [2, 3]) != topic_id
             await world.leads("t", 2, {2, 3})
+
+    asyncio.run(play())
+
+
+def test_deletions_are_noted_up_to_a_bound(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it a topic goes all the same: its broker sets the logs aside once it is back."""
+    monkeypatch.setattr(topicdeletions, "NOTED_MAX", 1)
+
+    async def play() -> None:
+        async with begun(zookeeper, 1, 2) as world:
+            store = world.brokers[1].session
+            _, before = await store.get(paths.DELETED)
+            world.brokers[2].is_away = True
+            for name in ("t", "u"):
+                await world.create(name, [2, 1])
+
+                async def is_there(name: str = name) -> bool:
+                    return await world.state(name) is not None
+
+                await world.become(is_there)
+                await store.create(paths.deleted_topic(name))
+
+                async def is_gone(name: str = name) -> bool:
+                    return await store.exists(paths.deleted_topic(name)) is None
+
+                await world.become(is_gone)
+                assert await store.exists(paths.topic(name)) is None
+            assert len(await store.children(paths.DELETED)) == 1
+            _, after = await store.get(paths.DELETED)
+            assert after.version == before.version + 2  # By which alterations know that a topic was deleted meanwhile.
 
     asyncio.run(play())
 

@@ -140,6 +140,7 @@ class ClusterWorld(Clockwork):
 
     def _first_nodes(self, state: LeaderAndIsr) -> list[Operation]:
         nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0"), Create(paths.topic("topic"))]
+        nodes += [Create(paths.moved(broker.id)) for broker in self.brokers]
         nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions if one not in self.new]
         return nodes
 
@@ -284,7 +285,7 @@ class ClusterWorld(Clockwork):
         broker = self.brokers[number]
         log = broker.logs[partition]
         self.laws.on_loss(partition, number)
-        log.is_whole = False
+        log.is_whole, log.had_records = False, log.end > 0
         log.lose(keep)
         broker.checkpoints[partition] = min(broker.checkpoints[partition], keep)
         self.note("log of", number, partition, "ends at", keep)
@@ -339,7 +340,8 @@ class ClusterWorld(Clockwork):
 
             def fire(path: str) -> None:
                 if broker.life == life and broker.session is session:
-                    self.post("store", broker.id, lambda: self._on_watch(broker, session, path), None, -2)
+                    kind = "moves" if path == paths.moved(broker.id) else "store"
+                    self.post(kind, broker.id, lambda: self._on_watch(broker, session, path), None, -2)
 
             session = self.store.open(fire, expires_ms)
             broker.session = session
@@ -347,6 +349,7 @@ class ClusterWorld(Clockwork):
                 self.later(expires_ms - self.now_ms, lambda: self._check_expiry(session, broker))
             self._register(broker)
             self._look_at_controller(broker)
+            self._look_at_moves(broker)
 
         self.post("store", broker.id, opened)
 
@@ -522,6 +525,7 @@ class ClusterWorld(Clockwork):
     def _look_again(self, broker: Broker) -> None:
         self._look_at_registration(broker)
         self._look_at_controller(broker)
+        self._look_at_moves(broker)
         if broker.controller is not None:
             self._read_brokers(broker)
 
@@ -532,6 +536,8 @@ class ClusterWorld(Clockwork):
             self._look_at_controller(broker)
         elif path == paths.broker(broker.id):
             self._look_at_registration(broker)
+        elif path == paths.moved(broker.id):
+            self._look_at_moves(broker)
         elif broker.controller is not None:
             self._read_brokers(broker)
 
@@ -585,6 +591,28 @@ class ClusterWorld(Clockwork):
                 self._close(broker)
 
         self.read(broker, lambda session: self.store.get(session, paths.broker(broker.id), watch=True), seen)
+
+    def _look_at_moves(self, broker: Broker) -> None:
+        """Read who leads by now what this broker leads."""
+
+        def look(session: Session) -> dict[Partition, Node]:
+            self.store.get(session, paths.moved(broker.id), watch=True)
+            led = [one for one, held in broker.roles.replicas.items() if held.leader is not None]
+            nodes = {one: self.store.get(session, controller.state_path(one)) for one in led}
+            return {one: node for one, node in nodes.items() if node is not None}
+
+        def seen(nodes: dict[Partition, Node]) -> None:
+            for one, node in nodes.items():
+                held, log = broker.roles.replicas[one], broker.logs[one]
+                state = read_state(controller.state_path(one), node.data, node.version)
+                if replica.on_stored(held, state, broker.member.epoch, log, self._clock(broker)):
+                    self.note("has read", broker.id, one[1], _short(state), held.role.name)
+                    self.count("found another leader")
+                    if held.role is Role.FOLLOWER:
+                        self._fetch_again(broker, one)
+                    self._after(broker, one)
+
+        self.read(broker, look, seen)
 
     def _renew(self, broker: Broker) -> None:
         """The lease's write: it proves the session when it is answered. It never outlives a cut connection here."""
@@ -782,7 +810,9 @@ class ClusterWorld(Clockwork):
         for role in request.roles:
             one, log = broker.roles.replicas[role.partition], broker.logs[role.partition]
             led = one.leader
-            answer = replica.on_role(one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole)
+            answer = replica.on_role(
+                one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole, was_made=log.had_records
+            )
             answers[role.partition] = answer
             self.note("role", broker.id, role.partition[1], _short(role.state), answer, one.role.name, one.high_watermark)
             if answer.error == ErrorCode.NONE:

@@ -130,6 +130,7 @@ def old_answer_arrives() -> None:
     world.hold("fetched", 1, 0)
     world.append(0)
     world.hold("roles", 0)
+    world.hold("moves", 0)
     world.wish(leader=2)
     assert world.log(1) == world.log(2)
     world.release("fetched", 1, 0)

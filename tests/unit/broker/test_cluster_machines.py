@@ -370,7 +370,8 @@ def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> 
     assert (replaced, state.topic_id, state.leader, state.isr, state.leader_epoch) == (0, b"2" * 16, 3, (3,), 0)
     (write,) = writes(actions)
     told = controller.on_written(machine, write.id, Outcome.DONE, 5)
-    assert roles_for(told, 3).roles[0].state.partition_epoch == 1
+    first_state = roles_for(told, 3).roles[0].state
+    assert first_state.partition_epoch == 1 and first_state.is_new
 
     machine, actions, first = created_anew(Outcome.UNKNOWN)
     assert actions == [ReadState(("new", 0))]
@@ -380,6 +381,35 @@ def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> 
     assert found.topic_id == b"1" * 16
     replaced, state = last_write(controller.on_state_read(machine, ("new", 0), found, 5))
     assert (replaced, state.topic_id, state.isr) == (0, b"2" * 16, (3,))
+
+
+def test_a_state_is_new_until_a_broker_has_said_that_it_leads() -> None:
+    """The leader is dead, and its session isn't over yet: it is gone in the second version. A follower has taken its role."""
+    machine, _ = cluster(0, live=(2, 3))
+    new: Partition = ("new", 0)
+    (write,) = writes(controller.on_partitions(machine, {new: planning.PartitionImage(TOPIC_ID, (2, 3), NOT_CREATED)}, 1))
+    told = controller.on_written(machine, write.id, Outcome.DONE, 2)
+    controller.on_unanswered(machine, roles_for(told, 2), 3)
+    follows = LeaderAndIsrAnswer(3, 13, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
+    controller.on_answer(machine, roles_for(told, 3), follows, 3)
+    (write,) = writes(controller.on_brokers(machine, {}, {}, 4))
+    assert stored_by(write, 1).is_new and stored_by(write, 1).leader == NO_LEADER
+    controller.on_written(machine, write.id, Outcome.DONE, 5)
+    again = {3: Registration(3, 50, "again", clean=True)}
+    (write, *_) = writes(controller.on_brokers(machine, again, {3: Incarnation("again", noted=50)}, 500))
+    assert stored_by(write, 2).is_new and stored_by(write, 2).leader == 3
+    request = roles_for(controller.on_written(machine, write.id, Outcome.DONE, 501), 3)
+    assert request.roles[0].state.is_new
+    leads = LeaderAndIsrAnswer(3, 50, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
+    controller.on_answer(machine, request, leads, 502)
+    (write,) = writes(controller.on_brokers(machine, {}, {}, 503))
+    assert not stored_by(write, 3).is_new
+
+
+def stored_by(write: WriteStates, version: int) -> LeaderAndIsr:
+    """The one state that a multi writes, as the store has it then under that version."""
+    (state,) = (one for one in write.operations if isinstance(one, (Set, Create)) and one.path.endswith("/state"))
+    return read_state(state.path, state.data, version)
 
 
 def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from unit.broker.test_late_roles import NoFetchers, no_configs
+from unit.broker.test_late_roles import NoFetchers, later, no_configs
 
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import AlterPartition, AlterPartitionAnswer, LeaderAndIsrRequest, PartitionRole
@@ -42,7 +42,7 @@ class World:
         self.asked = asyncio.Event()
         self.held = Replicas(
             1, BrokerConfig(SCHEMA.parse({}), ()), self.dirs, self.logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=no_configs, alter=self.alter, lease_is_over=lambda: False,
+            coordinators=SimpleNamespace(), configs=no_configs, stored_id=later, alter=self.alter, lease_is_over=lambda: False,
             isolate=lambda partitions: None, monotonic_ms=now_ms,
         )  # fmt: skip
 
