@@ -144,6 +144,10 @@ class ClusterMember(BrokerSender, Protocol):
         """Take what is known of brokers and partitions; an error code."""
         ...
 
+    def name_of(self, topic_id: bytes) -> str:
+        """As the controller: the name of a topic. Raises KafkaError: NOT_CONTROLLER, or UNKNOWN_TOPIC_ID."""
+        ...
+
     async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
         """As the controller: answer each proposal."""
         ...

@@ -43,6 +43,14 @@ def delete(cluster: Cluster, broker: int, name: str) -> int:
     return code
 
 
+def delete_by_id(cluster: Cluster, broker: int, topic_id: bytes) -> int:
+    state = messages.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(messages.DeleteTopicsRequest(topics=[state], timeout_ms=60_000), 6)
+    code: int = answer.responses[0].error_code
+    return code
+
+
 def grow(cluster: Cluster, broker: int, name: str, count: int) -> int:
     own = messages.CreatePartitionsRequest
     with WireConnection(cluster.brokers[broker].bootstrap) as connection:
@@ -168,3 +176,23 @@ def test_a_deleted_topic_is_made_again_by_no_broker_that_is_asked_for_it(
         until(lambda broker=broker: look(cluster, broker, "gone", may_create=False) != ErrorCode.NONE, "it is gone")  # type: ignore[misc]
         for _ in range(2):  # The first answer would make it, the second one would show it.
             assert look(cluster, broker, "gone", may_create=True) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_id_that_a_broker_does_not_know_is_for_the_controller_to_judge(cluster: Cluster) -> None:
+    nobodys = bytes(range(16))
+    for broker in cluster.brokers:
+        expected = ErrorCode.UNKNOWN_TOPIC_ID if broker == cluster.controller else ErrorCode.NOT_CONTROLLER
+        assert delete_by_id(cluster, broker, nobodys) == expected
+
+
+def test_a_topic_that_was_made_a_moment_ago_is_deleted_by_its_id(cluster: Cluster) -> None:
+    for turn in range(30):
+        asked, other = turn % 3 + 1, (turn + 1) % 3 + 1
+        assert create(cluster, asked, f"by-id-{turn}", [asked]) == ErrorCode.NONE
+        shown = messages.MetadataRequest(topics=[messages.MetadataRequest.MetadataRequestTopic(name=f"by-id-{turn}")])
+        with WireConnection(cluster.brokers[asked].bootstrap) as connection:
+            topic_id = connection.ask(shown, 12).topics[0].topic_id
+        error = delete_by_id(cluster, other, topic_id)
+        if error == ErrorCode.NOT_CONTROLLER:
+            error = delete_by_id(cluster, cluster.controller, topic_id)
+        assert error == ErrorCode.NONE
