@@ -30,8 +30,9 @@ class BrokerSender(Protocol):
         """Have a broker append markers to partitions that it leads; what it has answered."""
         ...
 
-    async def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether a partition that isn't known here was deleted, by the metadata store. Raises nothing: False."""
+    async def is_gone(self, partition: TopicPartition, topic_id: bytes = b"") -> bool:
+        """Whether a partition that isn't known here was deleted, by the metadata store. topic_id: of the topic that it was
+        one of; a later one of the name doesn't count then. Raises nothing: False."""
         ...
 
     async def next_picture(self, timeout_s: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.broker.topic import by_topic
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
-from penstock.pyx.wire.message import WireError
+from penstock.pyx.wire.message import NIL_UUID, WireError
 from penstock.pyx.wire.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -29,6 +29,7 @@ def write_markers(writes: Sequence[MarkerWrite], sender: int, sender_epoch: int,
                         name=name,
                         partition_indexes=indexes,
                         leader_epochs=[write.leader_epochs[name, index] for index in indexes],
+                        topic_id=write.topic_ids.get(name, NIL_UUID),
                     )
                     for name, indexes in by_topic(write.leader_epochs).items()
                 ],
@@ -71,7 +72,9 @@ def write_verifications(questions: Sequence[Verification]) -> AddPartitionsToTxn
                 producer_epoch=question.producer_epoch,
                 verify_only=not question.adds,
                 topics=[
-                    form.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                    form.AddPartitionsToTxnTopic(
+                        name=name, partitions=indexes, topic_id=dict(question.topic_ids).get(name, NIL_UUID)
+                    )
                     for name, indexes in by_topic(question.partitions).items()
                 ],
             )
