@@ -48,6 +48,7 @@ Key = tuple[str, int]
 _log = log.get(__name__)
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
+METADATA = "partition.metadata"
 """Ends of the names of folders that are no partition: a copy that is being made, one to be removed, one of no topic."""
 MOVING = ".moving"
 """A file in a move's copy, from before it has the partition's name until the old folder has it no more. It holds the id of the
@@ -494,7 +495,7 @@ def foreign(path: Path) -> str:
 def topic_id_in(folder: Path) -> bytes | None:
     """The id in a partition's `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or has none."""
     try:
-        text = (folder / "partition.metadata").read_text(encoding="ascii")
+        text = (folder / METADATA).read_text(encoding="ascii")
         topic_id = uuid_bytes(text.partition("topic_id: ")[2].strip())
     except (OSError, ValueError):
         return None
@@ -503,8 +504,12 @@ def topic_id_in(folder: Path) -> bytes | None:
 
 def set_aside(log_dir: LogDir, key: Key) -> None:
     """Rename a partition's folder that belongs to no topic any more, as Apache Kafka does with such. Raises OSError."""
+    is_known = topic_id_in(log_dir.holds(key)) is not None
     stray = give_way(log_dir, key, STRAY)
-    _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
+    if is_known:
+        _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
+    else:
+        _log.warning("a folder of topic=%s partition=%d whose %s names no topic is now %s", *key, METADATA, stray)
 
 
 def unmark(copy: Path) -> None:

@@ -37,14 +37,14 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.replica import Replica
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config, topic_value
-from penstock.broker.logs.logdirs import DELETED, LogDir, LogDirs, give_way, set_aside, topic_id_in
+from penstock.broker.logs.logdirs import DELETED, METADATA, LogDir, LogDirs, give_way, set_aside, topic_id_in
 from penstock.broker.replication.isolation import Isolation
 from penstock.broker.replication.proposals import Proposals
 from penstock.broker.replication.reading import MAY_LOSE
 from penstock.broker.replication.replicalogs import Coordinators, FetcherThreads, ReplicaLogs
 from penstock.broker.store.base import StoreError
 from penstock.broker.topic import INTERNAL
-from penstock.durable import sync_folder
+from penstock.durable import sync_file, sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.log.logmanager import LogManager
@@ -397,7 +397,7 @@ class Replicas:
         those that can't be opened."""
         open_already = set(self._logs.partitions())
         failed: set[Partition] = set()
-        made: set[str] = set()
+        made: list[Path] = []
         for role in told:
             place = self._dirs.of(role.partition)
             if place is not None and place.offline:
@@ -407,7 +407,7 @@ class Replicas:
                 continue
             settings = log_config(self._config, configs[role.partition[0]])
             try:
-                made.update(await self._replica_logs.in_thread(self._open_one, role, settings))
+                made += await self._replica_logs.in_thread(self._open_one, role, settings)
             except (OSError, KafkaError) as error:
                 failed.add(role.partition)
                 _log.error("topic=%s partition=%d can't be opened: %s", *role.partition, error)
@@ -416,13 +416,14 @@ class Replicas:
                 log_dir = self._dirs.of(role.partition)
                 if log_dir is not None:
                     log_dir.unopened = True  # The next start has to look again: it gets no clean mark.
-        for path in made:
-            await self._replica_logs.in_thread(self._logs.write_overdue_checkpoints, path)
-            await self._replica_logs.in_thread(sync_folder, Path(path))
+        await self._replica_logs.in_thread(_sync_identities, made)
+        for path in dict.fromkeys(folder.parent for folder in made):
+            await self._replica_logs.in_thread(self._logs.write_overdue_checkpoints, str(path))
+            await self._replica_logs.in_thread(sync_folder, path)
         return failed
 
-    def _open_one(self, role: PartitionRole, settings: dict[str, int]) -> list[str]:
-        """Open a log; the path of its log folder if it was made. Where the state says that this broker has a seat, a log that
+    def _open_one(self, role: PartitionRole, settings: dict[str, int]) -> list[Path]:
+        """Open a log; the partition's folder if it was made. Where the state says that this broker has a seat, a log that
         isn't there or is damaged is not made. Raises OSError, KafkaError."""
         name, index = role.partition
         is_seat_believed = replicas.holds_seat(self._node_id, role.state)
@@ -457,7 +458,7 @@ class Replicas:
         if place.holds(role.partition).exists():
             set_aside(place, role.partition)
         self._logs.open_replica(name, role.topic_id, index, str(place.path), settings, new=True)
-        return [str(place.path)]
+        return [place.holds(role.partition)]
 
     def _was_made(self, role: PartitionRole) -> bool:
         """Whether this broker may have had records of a partition before, whatever the state says. Nobody knows what a folder
@@ -496,3 +497,9 @@ class Replicas:
         remove_folder(give_way(log_dir, partition, DELETED))
         _log.info("topic=%s partition=%d was deleted while this broker was away: its log is removed", *partition)
         return int(ErrorCode.NONE), True
+
+
+def _sync_identities(made: Iterable[Path]) -> None:
+    """Have these partitions' folders say after a power cut whose they are: no role takes one that doesn't. Raises OSError."""
+    for folder in made:
+        sync_file(folder / METADATA)

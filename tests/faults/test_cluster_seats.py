@@ -18,6 +18,7 @@ from penstock.broker.process import PROGRAM, BrokerProcess
 from support.cluster_clients import Writer, check, check_answered, write
 from support.cluster_world import ClusterProcesses, cluster
 from support.harness import output
+from support.lossy_disk import LossyDisk, flush_file, forget_start
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected
 
@@ -193,15 +194,39 @@ def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pai
 def cut_power(broker: BrokerProcess, topic: str, keep: int) -> None:
     """Kill a broker's machine: of a topic's log so many batches are left."""
     broker.kill()
-    lock = broker.data / ".lock"
-    process, boot_id, *rest = lock.read_text().splitlines()
-    lock.write_text("\n".join([process, boot_id[::-1], *rest, ""]))
+    forget_start(broker.data)
     (segment,) = (broker.data / f"{topic}-0").glob("*.log")
     data, at = segment.read_bytes(), 0
     for _ in range(keep):
         at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
     assert at < len(data.rstrip(b"\0"))
     segment.write_bytes(data[:at])
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_log_that_was_just_made_is_known_after_a_power_cut(zookeeper: ZooKeeper, tmp_path: Path, kind: str) -> None:
+    """What its folder says of its topic is on the disk before a record is."""
+    with LossyDisk(tmp_path, kind) as disk:
+        world = ClusterProcesses(zookeeper, folder=tmp_path, count=1)
+        broker = world.brokers[1]
+        broker.data = disk.path / "data"
+        try:
+            world.start()
+            world.create("t", 1, 1)
+            writer = write(world, "t")
+            (segment,) = (broker.data / "t-0").glob("*.log")
+            flush_file(segment)
+            broker.kill()
+            disk.cut()
+            disk.unmount()
+            disk.mount()
+            forget_start(broker.data)
+            broker.start()
+            world.until_led("t", by={1}, isr={1})
+            assert world.state("t")["unclean_epoch"] >= 0
+            check(world, "t", writer)
+        finally:
+            world.close()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3)))[::2])
