@@ -84,6 +84,7 @@ class ReplicationFigures(NamedTuple):
     fetch_errors: int = 0
     refused_truncations: int = 0
     begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
+    sessions_lost: int = 0
 
 
 class ClusterMember(BrokerSender, Protocol):

@@ -134,6 +134,7 @@ class Membership:
         self._abandoned = False
         self._controllership: Controllership | None = None
         self._elections = ElectionCount()
+        self._sessions_lost = 0
         self._running = tasks.Group("cluster")
         self.outlived: Callable[[], None] = lambda: None
         """Called when another run has lived under this broker's id: this one has to end."""
@@ -245,6 +246,7 @@ class Membership:
         while True:
             former = self._registration.epoch
             await self._live_in(store)
+            self._sessions_lost += 1
             store = await self._next_session(store, former)
 
     async def _live_in(self, store: Store) -> None:
@@ -357,6 +359,7 @@ class Membership:
             fetch_errors=fetched["errors"],
             refused_truncations=self._fetching.refused_truncations,
             begun_again=self._fetching.begun_again,
+            sessions_lost=self._sessions_lost,
         )
 
     def lease_is_over(self) -> bool:

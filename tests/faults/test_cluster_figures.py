@@ -91,6 +91,29 @@ def test_elections_are_counted_by_the_controller(world: ClusterProcesses) -> Non
         assert page(world, controller)("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
 
 
+def test_lost_sessions_and_unclean_elections_are_counted(world: ClusterProcesses) -> None:
+    sessions = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
+    unclean = "kafka_controller_controllerstats_uncleanleaderelections_total"
+    reaches(world, unclean, 0)
+    world.create("t", min_insync_replicas="1", unclean_leader_election_enable="true")
+    leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    before = page(world, leader)(sessions)
+    world.pause(leader)
+    other = world.until_led("t", by={1, 2, 3} - {leader})
+    world.resume(leader)
+    until(lambda: page(world, leader)(sessions) > before, "the lost session to be counted", world.log_text)
+    world.until_led("t", by={other}, isr={1, 2, 3})
+    last = next(number for number in world.brokers if number not in (leader, other))
+    for number in (leader, last):
+        world.brokers[number].kill()
+    world.until_led("t", by={other}, isr={other})
+    world.brokers[other].kill()
+    world.brokers[last].start()
+    world.until_led("t", by={last})
+    reaches(world, unclean, 1)
+    reaches(world, f"{CONTROLLER}offlinepartitionscount", 0)
+
+
 def log_starts(world: ClusterProcesses) -> set[float | None]:
     return {page(world, number).get("kafka_log_log_logstartoffset", **OF_T) for number in world.brokers}
 
