@@ -6,9 +6,10 @@ backoff           pauses between tries
 metadata          what a client knows of a cluster: brokers, topics, leaders
 properties        the clients' properties: Kafka's names and defaults
 
-admin             `Admin`: a client with the functions of the next five as its methods
+admin             `Admin`: a client with the functions of the next six as its methods
 topics            create, grow, delete topics
 configs           configs of topics, brokers, loggers, groups
+quorum            who the controller is
 logs              offsets of logs, deleted records, log folders
 groups            committed offsets, members and lists of groups
 opentransactions  transactions that are open in partitions
