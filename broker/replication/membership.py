@@ -130,6 +130,7 @@ class Membership:
             lease_is_over=self._lease.is_over, isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         topics.folder_lost = self._folder_lost
+        topics.count_led = partial(requests.count_led, self._peers)
         self._is_known = False  # whether the store knew an earlier run of this broker
         self._abandoned = False
         self._controllership: Controllership | None = None

@@ -1,16 +1,18 @@
 """The topics of a cluster, as handlers see them.
 
 A change goes into the store, by whichever broker was asked: it is the controller that then makes it true, and tells all brokers
-(UpdateMetadata). So a change is done here once the controller's picture shows it. The configs of topics are read
-from the store: when a topic is seen for the first time, and when a node below `/config/changes` says that they are others.
+(UpdateMetadata). So a change is done here once the controller's picture shows it, on each broker that lives: the client may
+ask any of them next. The configs of topics are read from the store: when a topic is seen for the first time, and when a node
+below `/config/changes` says that they are others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -48,6 +50,10 @@ SHOWN_S = 60.0
 """How long a change waits to be shown by a controller."""
 CATCH_UP_S = 5.0
 """How long an answer waits for the picture, of a topic that another broker may have made or deleted a moment ago."""
+TOLD_S = 5.0
+"""How long a change waits for the other brokers, once this one shows it."""
+LOOK_S = 0.01
+"""How often they are asked meanwhile, at first."""
 KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
 """The configs of a topic of which they can't be read: nothing of it is deleted by mistake."""
 
@@ -76,6 +82,8 @@ class ClusterTopics(Topics):
     """The brokers of the controller's last picture."""
     controller = -1
     """The broker that sent it."""
+    count_led: Callable[[int, bytes], Awaitable[int]]
+    """How many partitions of a topic, by its id, another broker shows with a leader. Raises ConnectionError."""
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
@@ -303,6 +311,26 @@ class ClusterTopics(Topics):
 
         await self._is_shown(is_as_stored, CATCH_UP_S)
 
+    async def _until_told(self, topic_id: bytes, is_told: Callable[[int], bool], is_so: Callable[[], bool], what: str) -> None:
+        """Wait until each other broker that lives shows as many led partitions of a topic as a change left, since a client may
+        ask it next; for as long as that is so here, and TOLD_S at most. A broker that can't be reached isn't waited for: nor do
+        clients reach it."""
+        late = {broker for broker in self.live if broker != self._node_id}
+
+        async def wait(broker: int) -> None:
+            pause_s = LOOK_S
+            with contextlib.suppress(ConnectionError):
+                while broker in self.live and is_so() and not is_told(await self.count_led(broker, topic_id)):
+                    await asyncio.sleep(pause_s)
+                    pause_s *= 2
+            late.discard(broker)
+
+        try:
+            async with asyncio.timeout(TOLD_S):
+                await asyncio.gather(*map(wait, sorted(late)))
+        except TimeoutError:
+            _log.warning("%s is answered, though brokers %s have not heard of it within %g s", what, sorted(late), TOLD_S)
+
     async def stored_id(self, name: str) -> bytes | None:
         """The id of the topic that the store has under a name now, also while somebody deletes it; None: it has none. Raises
         StoreError."""
@@ -372,8 +400,9 @@ class ClusterTopics(Topics):
         return topic_id
 
     async def _until_served(self, name: str, topic_id: bytes, partitions: int, what: str) -> None:
-        """Until the controller's picture shows a topic with leaders for so many partitions. Raises KafkaError, one of
-        UNKNOWN_TOPIC_OR_PARTITION as soon as the topic was deleted again: no picture would ever show it."""
+        """Until the controller's picture shows a topic with leaders for so many partitions, here and on the other brokers.
+        Raises KafkaError, one of UNKNOWN_TOPIC_OR_PARTITION as soon as the topic was deleted again: no picture would ever show
+        it."""
         wants_look = True
 
         def look(_: str, __: Event) -> None:
@@ -391,6 +420,8 @@ class ClusterTopics(Topics):
                     await shown.wait()
         except TimeoutError:
             raise _not_carried_out(what) from None
+        is_so = partial(self._serves, name, topic_id, partitions)
+        await self._until_told(topic_id, lambda led: led >= partitions, is_so, what)
 
     async def _check_stored(self, name: str, topic_id: bytes, changed: Watch) -> None:
         """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION if a topic that was there is the store's no more."""
@@ -530,8 +561,10 @@ class ClusterTopics(Topics):
                 await self._store.create(paths.deleted_topic(name), uuid_text(topic.topic_id).encode())
             except NodeExistsError:
                 _log.debug("topic=%s is being deleted already", name)
-        await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")
+        what = f"the deletion of topic '{name}'"
+        await self._until(lambda: not self._is_known(name, topic.topic_id), what)
         await self._until_free(name)
+        await self._until_told(topic.topic_id, lambda led: led == 0, lambda: True, what)
 
     async def _until_free(self, name: str) -> None:
         """Until the controller has removed the nodes of a deleted topic, so that one of its name can be made."""

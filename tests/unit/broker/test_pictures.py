@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 
 import pytest
 
@@ -25,10 +26,10 @@ BROKERS = (1, 2)
 class World:
     """Two brokers, and what each was told: the leaders of partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition_epoch: int = 1) -> None:
         self.controller = Controller(1, 5, 0)
         for partition, leader in ((A, 2), (B, 2)):
-            state = LeaderAndIsr(leader, 0, BROKERS, partition_epoch=0)
+            state = LeaderAndIsr(leader, 0, BROKERS, partition_epoch=partition_epoch)
             self.controller.partitions[partition] = PartitionImage(bytes(16), BROKERS, state)
         self.controller.registrations = {broker: Registration(broker, 1, "", True) for broker in BROKERS}
         self.told: dict[int, list[Partition]] = {broker: [] for broker in BROKERS}
@@ -135,6 +136,32 @@ def test_a_leader_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
         for _ in range(5):
             await asyncio.sleep(0)  # Nobody calls `send`.
         assert world.told == {1: [A], 2: [A]}
+        await world.running.stop()
+
+    play(story())
+
+
+def test_the_first_leader_of_a_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "HOLD_S", 0.0)
+
+    async def story() -> None:
+        world = World(partition_epoch=0)
+        first = world.ask(A)
+        world.controller.peers[2] = Peer(pending={B})
+        world.pictures.on_states([A])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        world.pictures.on_states([B])
+        assert await world.seen() == []
+        world.controller.partitions[A].state = replace(world.controller.partitions[A].state, partition_epoch=1)
+        world.pictures.on_states([A])  # It is no longer new.
+        assert await world.seen() == [A]
+        world.pictures.on_answered(first)
+        world.controller.peers[2].pending.clear()
+        second = world.ask(B)
+        assert await world.seen() == [A]
+        world.pictures.on_answered(second)
+        assert await world.seen() == [A, B]
         await world.running.stop()
 
     play(story())
