@@ -170,8 +170,9 @@ class Broker:
         self.start()
 
     def close(self) -> None:
-        """Stop; a temporary data folder is removed."""
+        """Stop; a temporary data folder is removed, and the port is anybody's again."""
         self.stop()
+        self._held = None
         if self._own_folder:
             self._remove_folder()
             atexit.unregister(self._remove_folder)

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STARTED = re.compile(r"started on \S+:(\d+), http on (\S+)")
+from penstock.ports import hold_ports
+
+STARTED = re.compile(r"started on \S+, http on (\S+)")
 STOP_TIMEOUT_S = 30
 
 
@@ -106,12 +108,12 @@ SMALL = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions
 
 
 class BrokerPart(Part):
-    """A broker: takes any free port at its first start and the same one later. options: more words of its command line."""
+    """A broker, on a port that no other process is given while the broker is down. options: more words of its command line."""
 
     def __init__(self, name: str, folder: Path, *options: str) -> None:
         super().__init__(name, [], folder)
         self.data = folder / name
-        self.port = 0
+        (self.port,) = hold_ports(1)
         self.http = ""
         """Where it serves its figures, HOST:PORT; another one after each start."""
         self._options = options
@@ -137,7 +139,7 @@ class BrokerPart(Part):
             while line := await self.line():
                 match = STARTED.search(line)
                 if match:
-                    self.port, self.http = int(match[1]), match[2]
+                    self.http = match[1]
                     return
             await self.wait()
             if self.kills == kills:
