@@ -19,8 +19,14 @@ from support.mirror_world import World, brokers
 pytest_plugins = ["support.leftovers"]
 
 # No property is judged by time, neither its examples nor how long Hypothesis takes to make them; a failure prints how to get
-# it again.
-settings.register_profile("penstock", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# it again. Each run draws other examples, except where PENSTOCK_SAME_DICE asks for those of every machine: `.ci/run`.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("PENSTOCK_SAME_DICE") == "1",
+)
 settings.load_profile("penstock")
 
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
