@@ -182,6 +182,7 @@ class Replicas:
                 answers[role.partition] = told
                 if told.error == ErrorCode.NONE:
                     changed.append(replica)
+                    _tell_unclean(replica, before, found.end)
             for partition in await self._carry_out(changed):
                 answers[partition] = RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
             return LeaderAndIsrAnswer(self._node_id, broker_epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
@@ -503,3 +504,16 @@ def _sync_identities(made: Iterable[Path]) -> None:
     """Have these partitions' folders say after a power cut whose they are: no role takes one that doesn't. Raises OSError."""
     for folder in made:
         sync_file(folder / METADATA)
+
+
+def _tell_unclean(replica: Replica, before: LeaderAndIsr | None, log_end: int) -> None:
+    """Log that this broker begins to lead with a log that may lack acknowledged records. before: the state that it led."""
+    if replica.leader is None:
+        return
+    state = replica.leader.state
+    if state.unclean_epoch == state.leader_epoch and (before is None or before.leader_epoch < state.leader_epoch):
+        _log.warning(
+            "topic=%s partition=%d: an unclean election in epoch %d: this broker leads with a log that ends at offset %d, and "
+            "acknowledged records from there on are gone if there were any",
+            *replica.partition, state.leader_epoch, log_end,
+        )  # fmt: skip

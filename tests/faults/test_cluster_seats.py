@@ -250,3 +250,4 @@ def test_when_everyone_lost_power_the_longest_log_leads(
         assert state["unclean_epoch"] == state["leader_epoch"] and state["unclean"] == []
         check_answered(world, "t", write(world, "t"))
         assert all("its newest records may be gone" in broker.log_text() for broker in world.brokers.values())
+        until_said(world, 2, f"an unclean election in epoch {state['unclean_epoch']}: this broker leads with a log that ends")
