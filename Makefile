@@ -253,10 +253,11 @@ soak: build
 	$(call install,$(APT_DISKS))
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(SOAK) $(if $(SEED),--seed $(SEED))
 
-# Three brokers around three ZooKeeper servers, under load, killed, paused, restarted, expelled, for SOAK seconds.
+# Three brokers around three ZooKeeper servers, under load, killed, paused, restarted, expelled, cut off, for SOAK seconds; power
+# cuts need root.
 .PHONY: cluster-soak
 cluster-soak: build
-	PYTHONPATH=tests $(BIN)/python -m support.cluster_soak --seconds $(SOAK) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m support.cluster_run --seconds $(SOAK) $(if $(SEED),--seed $(SEED))
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 APT_FUZZ := clang libclang-rt-14-dev
