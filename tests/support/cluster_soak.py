@@ -122,17 +122,23 @@ class ClusterSoak:
             self.world.until_led(self.topic, by=everybody, isr=everybody, partition=partition)
 
     def _is_whole(self, everybody: set[int]) -> bool:
-        with contextlib.suppress(KazooException):
-            return all(state["leader"] in everybody and set(state["isr"]) == everybody for state, _ in self._states().values())
-        return False
+        return all(state["leader"] in everybody and set(state["isr"]) == everybody for state, _ in self._states().values())
 
     def _states(self) -> dict[Partition, tuple[dict[str, Any], int]]:
-        """The state of each partition in the store, and its version. Raises KazooException."""
-        found = {}
-        for name in self._keeper.get_children(self._root + paths.TOPICS):
-            for index in map(int, self._keeper.get_children(f"{self._root}{paths.topic(name)}/partitions")):
-                data, stat = self._keeper.get(self._root + paths.partition_state(name, index))
-                found[name, index] = json.loads(data), stat.version
+        """The state of each partition in the store, and its version."""
+        found: dict[Partition, tuple[dict[str, Any], int]] = {}
+
+        def is_read() -> bool:
+            found.clear()
+            with contextlib.suppress(KazooException):  # Its server was killed, or a topic is being made.
+                for name in self._keeper.get_children(self._root + paths.TOPICS):
+                    for index in map(int, self._keeper.get_children(f"{self._root}{paths.topic(name)}/partitions")):
+                        data, stat = self._keeper.get(self._root + paths.partition_state(name, index))
+                        found[name, index] = json.loads(data), stat.version
+                return True
+            return False
+
+        until(is_read, "the states in the store")
         return found
 
     def happen(self, event: Callable[[ClusterSoak], None]) -> None:
@@ -188,10 +194,20 @@ class ClusterSoak:
         form = OffsetForLeaderEpochRequest
         asked = form.OffsetForLeaderPartition(partition=partition[1], leader_epoch=epoch)
         request = form(topics=[form.OffsetForLeaderTopic(topic=partition[0], partitions=[asked])])
-        with WireConnection(self.world.brokers[self.world.leader(*partition)].bootstrap) as wire:
-            answer = wire.ask(request, 4).topics[0].partitions[0]
-        assert answer.error_code == 0, answer
-        return int(answer.end_offset)
+        ends: list[int] = []
+
+        def is_answered() -> bool:
+            leader = self.world.brokers.get(self.world.leader(*partition))
+            if leader is None:
+                return False
+            with contextlib.suppress(OSError, EOFError), WireConnection(leader.bootstrap) as wire:
+                answer = wire.ask(request, 4).topics[0].partitions[0]
+                ends.append(int(answer.end_offset))
+                return bool(answer.error_code == 0)
+            return False
+
+        until(is_answered, f"the leader of {partition} to say where epoch {epoch} ends", self.world.log_text)
+        return ends[-1]
 
     # Power
 
