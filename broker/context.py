@@ -277,6 +277,14 @@ class Context:
         rack = self.config["broker.rack"]
         return {} if rack is None else {self.node_id: rack}
 
+    def addresses(self) -> dict[str, list[tuple[int, str, int, str | None]]]:
+        """Where the clients of each listener reach the brokers that live: id, host, port and rack."""
+        racks = self.racks
+        return {
+            listener: [(broker, *at, racks.get(broker)) for broker, at in self.brokers_for(listener).items()]
+            for listener in self.advertised_listeners
+        }
+
     @property
     def replication(self) -> ReplicationFigures:
         """What this broker counts of replication; on one node nothing ever happens."""

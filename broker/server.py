@@ -247,6 +247,7 @@ class Server:
             dirs=dirs,
             between_brokers=between_brokers(self.config, [one.name for one in self._listeners]),
         )
+        data_plane.set_addresses(context.addresses())
         context.commits.start()
         self._undo.append(context.commits.stop)
         restoring: Restoring | None = None
@@ -283,7 +284,7 @@ class Server:
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
         if joining is not None:
-            await self._join(joining, context, executor)
+            await self._join(joining, context, executor, data_plane)
         watch = PlaneWatch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
@@ -345,11 +346,11 @@ class Server:
             )  # fmt: skip
         await restoring.finish_deletions(context.coordinators.topic_deleted)
 
-    async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor) -> None:
+    async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor, data_plane: DataPlane) -> None:
         """Register, and take roles from then on. Raises StoreError."""
         self._cluster = context.cluster = joining.membership(context, self._listeners, self._logs, executor)
         self._cluster.outlived = self.failed.set
-        joining.hear(context)
+        joining.hear(context, lambda: data_plane.set_addresses(context.addresses()))
         self._undo.append(self._cluster.leave)
         await self._cluster.join()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,10 +76,11 @@ class Joining:
             assert log_dir.folder is not None
             log_dir.folder.join(self.store.place)
 
-    def hear(self, context: Context) -> None:
-        """Say who hears of deleted topics."""
+    def hear(self, context: Context, brokers_changed: Callable[[], None]) -> None:
+        """Say who hears of deleted topics, and of other brokers."""
         assert isinstance(context.topics, ClusterTopics)
         context.topics.deleted = context.coordinators.topic_deleted
+        context.topics.brokers_changed = brokers_changed
 
     async def _note(self, topics: ClusterTopics, dirs: LogDirs) -> None:
         """A controller has dealt with what this broker may have lost."""

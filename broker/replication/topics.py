@@ -100,6 +100,8 @@ class ClusterTopics(Topics):
         """Held from reading what the store has of topics until that is shown: what was read before isn't shown over it."""
         self.deleted: Callable[[str], None] = lambda name: None
         """Called when a topic is seen no more, before one of its name can be seen."""
+        self.brokers_changed: Callable[[], None] = lambda: None
+        """Called when other brokers live, or the same ones elsewhere."""
 
     @property
     def brokers(self) -> list[int]:
@@ -164,7 +166,10 @@ class ClusterTopics(Topics):
 
     def take(self, picture: UpdateMetadata, prepared: Prepared) -> None:
         """Show what the controller tells, with what `prepare` has read for it."""
+        before = self.live
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
+        if self.live != before:
+            self.brokers_changed()
         for topic in prepared.gone:
             _log.warning("topic=%s was deleted while this broker heard nothing: it isn't shown any more", topic.name)
             self._hide_deleted(topic)
