@@ -214,6 +214,7 @@ class ClusterTopics(Topics):
             states[one.partition[1]] = PartitionState(
                 one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
                 away=list(one.offline), is_isolated=one.partition in self._isolated,
+                eligible=list(one.state.elr), last_eligible=list(one.state.unclean),
             )  # fmt: skip
         if sorted(states) != list(range(len(states))):
             _log.warning("topic=%s isn't shown: the store has it no more, or without some of its partitions", name)
