@@ -15,6 +15,7 @@ groups            committed offsets, members and lists of groups
 opentransactions  transactions that are open in partitions
 fanout            one question to several brokers at once
 partitionlists    partitions and offsets as requests list them
+truncation        whether a log still has what was read of it
 
 fetcher           raw batches out of a cluster
 sender            batches to partition leaders, in order, sent again as the same bytes

@@ -22,7 +22,7 @@ import pytest
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
+from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError, Gaps
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.partitioner import partition_for
 from penstock.pipeline.clients.producer import Delivery, Producer
@@ -527,6 +527,7 @@ def test_out_of_range_resets_when_asked_to(bootstrap: str, make_topic: Callable[
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 1_000_000)
         assert take(consumer, 1)[0].offset == 0
+        assert consumer.gaps == Gaps(resets=1, taken_back=1_000_000)
 
 
 def test_admin_topics_and_offsets(bootstrap: str, make_topic: Callable[..., str]) -> None:
