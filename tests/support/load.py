@@ -323,7 +323,7 @@ class Load:
         consumer = self._consumer(f"{self._topic}-final", isolation)
         for partition in range(self._partitions):
             where = TopicPartition(self._topic, partition, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(where, PATIENCE_S)
+            end = self._final_end(consumer, where)
             consumer.assign([where])
             deadline = time.monotonic() + PATIENCE_S
             while True:
@@ -337,6 +337,18 @@ class Load:
                 if consumer.position([where])[0].offset >= end or end == 0:
                     break
         consumer.close()
+
+    @staticmethod
+    def _final_end(consumer: Consumer, where: TopicPartition) -> int:
+        """The end of a partition, asked again where its leader's lease is over for a moment: librdkafka doesn't."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return int(consumer.get_watermark_offsets(where, PATIENCE_S)[1])
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
 
 def _place(send: Send, error: KafkaError | None, message: Message) -> None:
