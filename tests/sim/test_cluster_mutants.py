@@ -194,13 +194,13 @@ def first_copy_is_late() -> None:
     head, machine = world.brokers[1], world.brokers[1].controller
     assert machine is not None
     brokers, incarnations = dict(machine.registrations), dict(machine.incarnations)
-    world._act(head, controller.on_brokers(machine, {one: brokers[one] for one in (0, 1)}, incarnations, world.now_ms))
+    world.act(head, controller.on_brokers(machine, {one: brokers[one] for one in (0, 1)}, incarnations, world.now_ms))
     world.hold("alter", 1)
     world.advance(leader.REPEAT_MS)
     world.release_first("alter", 1)
     assert world.counts["altered 107"]
     barrier = world.held.pop(("alter", 1, ANYBODY))
-    world._act(head, controller.on_brokers(machine, brokers, incarnations, world.now_ms))
+    world.act(head, controller.on_brokers(machine, brokers, incarnations, world.now_ms))
     world.hold("altered", 0)
     world.hold("roles", 0)
     first()
@@ -332,7 +332,7 @@ def old_controller_writes() -> None:
     assert world.counts["controller elected"] == 2
     old = world.brokers[2]
     assert old.controller is not None
-    world._act(old, controller.on_wish(old.controller, P, world.now_ms, min_isr=1))
+    world.act(old, controller.on_wish(old.controller, P, world.now_ms, min_isr=1))
     world.settle()
     world.release("store", 2)
 
