@@ -14,7 +14,7 @@ request has failed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -54,7 +54,7 @@ class _Viewer:
     """A broker, and what it hasn't been told yet."""
 
     epoch: int  # its registration's
-    pending: dict[Partition, None] = field(default_factory=dict)  # a set's order would be another one in each process
+    pending: set[Partition] = field(default_factory=set)
     deleted: dict[str, bytes] = field(default_factory=dict)  # by name the ids of topics that are being deleted, or were
     brokers_pending: bool = True
     is_sending: bool = False
@@ -95,7 +95,7 @@ class Pictures:
         for broker, registration in controller.registrations.items():
             viewer = self._viewers.get(broker)
             if viewer is None or viewer.epoch != registration.epoch:
-                self._viewers[broker] = _Viewer(registration.epoch, dict.fromkeys(controller.partitions), self._being_deleted())
+                self._viewers[broker] = _Viewer(registration.epoch, set(controller.partitions), self._being_deleted())
             else:
                 viewer.brokers_pending = True
         for broker in self._viewers.keys() - controller.registrations.keys():
@@ -104,8 +104,7 @@ class Pictures:
     def on_states(self, partitions: Iterable[Partition]) -> None:
         """The states of these partitions are others."""
         there = self._controller.partitions
-        ordered = sorted(partitions) if isinstance(partitions, Set) else partitions
-        shown = dict.fromkeys(one for one in ordered if one in there and not self._hold(one))
+        shown = {partition for partition in partitions if partition in there and not self._hold(partition)}
         for viewer in self._viewers.values():
             viewer.pending |= shown
 
@@ -116,7 +115,7 @@ class Pictures:
 
     def _being_deleted(self) -> dict[str, bytes]:
         images = self._controller.partitions
-        return {one[0]: images[one].topic_id for one in sorted(self._controller.deleting) if one in images}
+        return {one[0]: images[one].topic_id for one in self._controller.deleting if one in images}
 
     def _hold(self, partition: Partition) -> bool:
         """Whether a partition's leader is being told of it, or is next to be; then it is held back."""
@@ -173,11 +172,9 @@ class Pictures:
         try:
             while self._viewers.get(broker) is viewer and viewer.has_news:
                 deleted = dict(islice(viewer.deleted.items(), PARTITIONS_AT_A_TIME))
-                some = dict.fromkeys(islice(viewer.pending, PARTITIONS_AT_A_TIME - len(deleted)))
-                for name in deleted:
-                    del viewer.deleted[name]
-                for partition in some:
-                    del viewer.pending[partition]
+                some = set(islice(viewer.pending, PARTITIONS_AT_A_TIME - len(deleted)))
+                viewer.deleted = {name: viewer.deleted[name] for name in viewer.deleted.keys() - deleted.keys()}
+                viewer.pending -= some
                 viewer.brokers_pending = False
                 try:
                     error = await self._send(self._picture(broker, viewer, sorted(some), deleted))

@@ -91,11 +91,6 @@ class Laws:
         truth = self.truths[partition]
         return truth if truth.topic_id == topic_id else self.former[partition, topic_id]
 
-    def is_there(self, partition: Partition, topic_id: bytes) -> bool:
-        """Whether a topic has its name now, and nobody wants it to be deleted."""
-        truth = self.truths[partition]
-        return truth.topic_id == topic_id and not truth.is_doomed
-
     def on_gone(self, partition: Partition) -> None:
         """The state's node is removed, with its topic."""
         truth = self.truths[partition]
@@ -107,6 +102,12 @@ class Laws:
         truth = self.of(partition, topic_id)
         _hold(truth.is_doomed, "topics", f"the log of {partition} on {broker} is deleted, and its topic isn't")
         truth.tainted = True
+
+    def on_set_aside(self, partition: Partition, topic_id: bytes, broker: int) -> None:
+        """A log makes room for that of another topic."""
+        truth = self.truths[partition]
+        is_there = truth.topic_id == topic_id and not truth.is_doomed
+        _hold(not is_there, "topics", f"the log of {partition} on {broker} is set aside, and its topic is there")
 
     def on_append(self, partition: Partition, topic_id: bytes, batches: list[Batch]) -> None:
         """A leader or a follower has got records."""

@@ -884,23 +884,34 @@ class ClusterWorld(Clockwork):
         before = broker.logs[partition]
         if before is not log:
             if before.is_made:
+                if not self._is_stored(broker, role.topic_id):
+                    self.count("late role of another topic")
+                    return ErrorCode.UNKNOWN_TOPIC_ID
                 before.is_aside = True
                 self.note("set aside", broker.id, partition[1], before.topic_id[-2:], "for", log.topic_id[-2:])
                 self.count("set aside")
-                if self.laws.is_there(partition, before.topic_id):
-                    self.count("set aside for a former topic")
+                self.laws.on_set_aside(partition, before.topic_id, broker.id)
             self.put_in_place(broker, partition, log)
         if log.is_made and log.is_aside:
             if replica.holds_seat(broker.id, role.state):
                 return ErrorCode.KAFKA_STORAGE_ERROR
             self.count("taken back")
         elif not log.is_made:
-            if role.state.partition_epoch > 0 and broker.id in role.state.seats:
+            if not role.state.is_new and broker.id in role.state.seats:
                 self.count("seat without a log")
                 return ErrorCode.KAFKA_STORAGE_ERROR
             log.is_made = True
         log.is_aside = False
         return ErrorCode.NONE
+
+    def _is_stored(self, broker: Broker, topic_id: bytes) -> bool:
+        """Whether the store has a topic under its name, as a broker reads it after a sync; False: it can't be asked, too."""
+        session = broker.session
+        if session is None or not session.alive or broker.store_is_cut:
+            return False
+        self.store.catch_up(session)
+        node = self.store.get(session, paths.topic(TOPIC))
+        return node is not None and node.data == topic_id
 
     def put_in_place(self, broker: Broker, partition: Partition, log: ReplicaLog) -> None:
         """Another log has a name on a broker from now on: it has no role yet, and nothing that was under way is about it."""
@@ -1339,7 +1350,9 @@ class ClusterWorld(Clockwork):
         for partition, truth in self.laws.truths.items():
             state = truth.state
             if state.is_created and state.leader == NO_LEADER and any(not truth.logs[one].is_made for one in state.seats):
-                self.count("operator asked" if truth.has_lost else "operator asked, and nothing was lost")
+                if not truth.has_lost:
+                    raise Violation(f"I12: {partition} waits for an operator, and nothing of it was ever lost: {state}")
+                self.count("operator asked")
                 self.wish(unclean=True, partition=partition)
                 asked = True
         return asked

@@ -15,6 +15,7 @@ from sim.cluster_laws import Violation
 from sim.cluster_world import Broker, ClusterWorld
 
 from penstock.broker.cluster import controller, leader
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import AlterPartitionAnswer, PartitionRole
 
 Patch = pytest.MonkeyPatch
@@ -66,12 +67,24 @@ def keep_log_of_name(patch: Patch) -> None:
     patch.setattr(ClusterWorld, "_open", open_)
 
 
+def expect_logs(patch: Patch) -> None:
+    """Only the first version of a state's node is one at which a log need not be there."""
+    patch.setattr(LeaderAndIsr, "is_new", property(lambda state: state.partition_epoch == 0))
+
+
+def set_any_log_aside(patch: Patch) -> None:
+    """A late role is taken, whatever the store says."""
+    patch.setattr(ClusterWorld, "_is_stored", lambda world, broker, topic_id: True)
+
+
 MUTANTS: dict[str, Callable[[Patch], None]] = {
     "any state": believe_any_state,
     "any answer": believe_any_answer,
     "any proposal": take_any_proposal,
     "any write": confirm_any_write,
     "any log": keep_log_of_name,
+    "any version": expect_logs,
+    "any role": set_any_log_aside,
 }
 
 

@@ -140,10 +140,11 @@ class Network:
             answers: Mapping[Partition, MarkerAnswer] = await self._send(arrive)
             return answers
 
-    async def is_gone(self, partition: Partition) -> bool:
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """By the store."""
         await self._world.pause(1, 30)
-        return partition[0] not in self._world.ids
+        stored_id = self._world.ids.get(partition[0])
+        return stored_id is None or topic_id not in (b"", stored_id)
 
     async def next_picture(self, timeout_s: float) -> None:
         """Wait for news."""
@@ -538,7 +539,8 @@ class World:
             )
             if not goes_on:
                 guard = logs.guard()
-                question = Verification(name, producer_id, epoch, (partition,), adds=version >= 2)
+                ids = frozenset({(partition[0], logs.topic_id(*partition))})
+                question = Verification(name, producer_id, epoch, (partition,), version >= 2, ids)
                 (error,) = await broker.coordinators.verifier.ask(question)
                 if error:
                     return error
