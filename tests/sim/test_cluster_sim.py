@@ -13,7 +13,7 @@ import pytest
 from sim.cluster_laws import Violation
 from sim.cluster_world import ClusterWorld
 
-RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "200"))
+RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "240"))
 LOTS = 4  # parts that can run side by side
 
 

@@ -9,12 +9,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from sim import virtualtime
 from sim.moving_world import Violation
 from sim.transaction_world import World
-
-from penstock.broker.coordination.markers import Markers
 
 RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "6"))
 
@@ -46,13 +43,3 @@ def test_a_transaction_is_committed_everywhere_or_nowhere(tmp_path: Path) -> Non
             "produced late", "refused by its guard", "late markers",
         )  # fmt: skip
         assert not [what for what in must_happen if not seen[what]], "the runs saw too little to mean anything"
-
-
-def test_a_marker_that_hung_in_a_connection_would_end_another_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a broker takes what is older than a request that it has had of the same sender."""
-    monkeypatch.setattr(Markers, "is_late", lambda self, sender, sender_epoch, number: False)
-    with pytest.raises(Violation, match=r"committed and aborted|answered|nobody asked"):
-        for seed in range(1, 40):
-            play(seed, tmp_path)
