@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.bench.run import Run
+from penstock.bench.sides import PENSTOCK
 from penstock.bench.targets import ALL_TARGETS, FULL_SCALE, LONG_RUN, LONG_RUN_MINUTES, Target, Verdict
 
 BEGIN = "<!-- figures: written by `penstock bench --figures FILE` -->"
@@ -47,7 +48,9 @@ def _is_whole(target: Target, run: Run) -> bool:
 
 def _row(target: Target, run: Run) -> str:
     figures = "; ".join(bound.text(run.measured) for bound in target.bounds)
-    how = f"{run.machine.get('penstock', '?')}, {run.machine.get('when', '?')}, {run.rounds} x, scale {run.scale:g}"
+    # Some cases have fewer rounds than are asked for.
+    rounds = min(len(run.measured[bound.case].samples.get(PENSTOCK, ())) for bound in target.bounds)
+    how = f"{run.machine.get('penstock', '?')}, {run.machine.get('when', '?')}, {rounds} x, scale {run.scale:g}"
     return _line(target.figure, target.target, figures, _verdict(target, run), how)
 
 

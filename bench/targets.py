@@ -442,6 +442,7 @@ CLUSTER_TARGETS = [
             for case in ("replicated-128k", "replicated-128k-lz4")
             for bound in (_of_kafka(case, 0.20), _of_kafka(case, 2.0, "mb_per_s", at_least=True))
         ),
+        why="The leader inflates each batch in order to check its records; one node's compressed batches say what that costs.",
     ),
     Target(
         "the same, 16 KB batches, and one record a request: CPU; acks' p50 / p99 at 500 a second",
