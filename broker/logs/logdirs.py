@@ -180,14 +180,14 @@ class LogDirs:
             raise
         return cls(opened, node_id, flushes)
 
-    def admit(self, known: Mapping[str, str], holding: Mapping[str, int], forget: Path | None = None) -> dict[str, str]:
+    def admit(self, known: Mapping[str, str], placed: Mapping[str, int] | None, forget: Path | None = None) -> dict[str, str]:
         """Hold what is there against the folders that there were; the first start of all knows none. Answers those that
         there are from now on. Slow. Raises FolderError, OSError.
 
-        known: path by id. holding: partitions that the store places in a folder, by its id. forget: a folder whose partitions
-        are given up if they aren't there.
+        known: path by id. placed: partitions that the store places in a folder, by its id; None: a cluster's store doesn't, and
+        has other replicas. forget: a folder whose partitions are given up if they aren't there.
         """
-        missing = dict(known)
+        missing, holding = dict(known), placed or {}
         if forget is not None:
             self._given_up = ids_of(forget, known)
             missing = {one: path for one, path in known.items() if one not in self._given_up}
@@ -205,6 +205,11 @@ class LogDirs:
                 moved = [log_dir for log_dir in self._dirs if log_dir.partitions and not holding.get(log_dir.id)]
                 _tell_lost(lost, holding[one], {log_dir.path: len(log_dir.partitions) for log_dir in moved})
                 self._dirs.append(lost)
+            elif placed is None:
+                _log.warning(
+                    "log_dir=%s isn't in `log.dirs` any more: what lay in it is copied from other brokers, and a partition "
+                    "without another replica has no leader until it is back", path,
+                )  # fmt: skip
             else:
                 _log.info("log_dir=%s isn't in `log.dirs` any more; no partition lay in it", path)
         self._find()

@@ -98,6 +98,28 @@ def read_rack(broker: int, data: bytes) -> str | None:
     return rack
 
 
+async def await_id(store: Store, broker: int, place: str, home: Mapping[str, Any]) -> bool:
+    """Wait until no other broker lives under this id. Answers whether the former run of these folders is registered still.
+
+    place: where this one would be reached. Raises IdTakenError, StoreError.
+    """
+    path = paths.broker(broker)
+    patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
+    while (other := await _other(store, path)) is not None:
+        if _is_same_home(other[0], home):
+            return True
+        left_s = patience_s - (time.monotonic() - began_s)
+        if left_s <= 0:
+            raise IdTakenError(
+                path,
+                f"another broker has the id {broker}: it is at {_address(broker, other[1])}, this one would "
+                f"be at {place}; stop that one, or give this one its own `broker.id`",
+            )
+        _log.info("broker %d is registered already, at %s: waiting for its session to end", broker, _address(broker, other[1]))
+        await _wait_until_gone(store, path, left_s)
+    return False
+
+
 async def register(
     store: Store,
     own: OwnRegistration,
@@ -115,24 +137,8 @@ async def register(
     not changed since. Raises IdTakenError, OutlivedError, StoreError.
     """
     path = paths.broker(own.broker)
-    patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
     while True:
-        other = await _other(store, path)
-        replaces = other is not None and _is_same_home(other[0], home)
-        if other is not None and not replaces:
-            left_s = patience_s - (time.monotonic() - began_s)
-            if left_s <= 0:
-                raise IdTakenError(
-                    path,
-                    f"another broker has the id {own.broker}: it is at {_address(own.broker, other[1])}, this one would "
-                    f"be at {address['host']}:{address['port']}; stop that one, or give this one its own `broker.id`",
-                )
-            _log.info(
-                "broker %d is registered already, at %s: waiting for its session to end",
-                own.broker, _address(own.broker, other[1]),
-            )  # fmt: skip
-            await _wait_until_gone(store, path, left_s)
-            continue
+        replaces = await await_id(store, own.broker, f"{address['host']}:{address['port']}", home)
         newest, stat = await _newest(store, own.broker)
         version = -1 if stat is None else stat.version
         is_changed = former is not None and stat is not None and stat.created_zxid <= former < stat.modified_zxid

@@ -14,7 +14,7 @@ from penstock.broker.listeners import Listener
 from penstock.broker.logs.folder import STORE, FolderError, cluster_of
 from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
-from penstock.broker.replication.brokerid import address_of
+from penstock.broker.replication.brokerid import address_of, await_id, home_of
 from penstock.broker.replication.growth import grow
 from penstock.broker.replication.membership import Membership
 from penstock.broker.replication.session import SessionStore
@@ -59,11 +59,13 @@ class Joining:
             raise _unadopted(dirs.first.path)
 
     async def admit(self, context: Context, forget: Path | None) -> None:
-        """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, FolderError,
-        OSError."""
+        """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, IdTakenError
+        among them, FolderError, OSError."""
         marks, dirs, loop = context.topics.marks, context.dirs, asyncio.get_running_loop()
         known = await marks.log_dirs()
-        there = await loop.run_in_executor(None, dirs.admit, known, {}, forget)
+        there = await loop.run_in_executor(None, dirs.admit, known, None, forget)
+        # A start that is refused changes nothing in the store: it would part its broker from the log folders.
+        await await_id(context.store, self._node_id, str(context.advertised), home_of(dirs))
         failed = await marks.failed_log_dirs()
         self._lost = (set(known) - {log_dir.id for log_dir in dirs.online}) | set(failed)
         # Until a controller has dealt with it: the kernel may have dropped pages that it couldn't write.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,37 @@ def leave_alone(world: ClusterProcesses, number: int, topic: str = "t") -> Write
         world.brokers[other].kill()
     world.until_led(topic, by={number}, isr={number})
     return write(world, topic)
+
+
+def test_a_start_under_an_id_that_is_taken_parts_no_broker_from_its_folders(pair: ClusterProcesses, tmp_path: Path) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    for number, broker in pair.brokers.items():
+        data = str(tmp_path / f"empty-{number}")
+        words = ["broker", "--zookeeper", pair.servers, "--id", str(number), "--listen", "127.0.0.1:0", "--data", data]
+        refused = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=150, check=False)
+        assert refused.returncode != 0 and f"another broker has the id {number}: it is at {broker.bootstrap}" in refused.stderr
+    for broker in pair.brokers.values():
+        assert broker.stop() == 0
+    for broker in pair.brokers.values():
+        broker.start()
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    assert "isn't in `log.dirs` any more" not in pair.log_text()
+    assert "unclean election" not in pair.log_text()
+
+
+def test_a_start_with_another_folder_says_what_becomes_of_its_replicas(pair: ClusterProcesses, tmp_path: Path) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    writer = write(pair, "t")
+    broker = pair.brokers[2]
+    right = broker.data
+    assert broker.stop() == 0
+    broker.data = tmp_path / "typo"
+    broker.start()
+    until_said(pair, 2, f"log_dir={right} isn't in `log.dirs` any more: what lay in it is copied from other brokers")
+    pair.until_led("t", by={1}, isr={1, 2})
+    check(pair, "t", writer)
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["of a stopped broker", "of a running broker"])
