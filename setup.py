@@ -62,7 +62,6 @@ MODULES: dict[str, list[str]] = {
     "log.logmanager": [],
     "net.workers": [],
     "net.coldreader": [],
-    "request.leaders": [],
     "request.acks": [],
     "request.producerequest": [],
     "request.verification": [],

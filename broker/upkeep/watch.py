@@ -58,7 +58,7 @@ SENTENCES = {
 _log = log.get(__name__)
 
 
-class PlaneWatch(tasks.Background):
+class Watch(tasks.Background):
     """Watches one data plane from `start` to `stop`. On the loop."""
 
     NAME = "watch"

@@ -32,21 +32,13 @@ def with_metadata(offsets: Offsets) -> dict[TopicPartition, tuple[int, str]]:
 
 
 def offset_topics(
-    offsets: Mapping[TopicPartition, tuple[int, str]],
-    topic: Callable[..., T],
-    partition: Callable[..., Any],
-    epochs: Mapping[TopicPartition, int] | None = None,
+    offsets: Mapping[TopicPartition, tuple[int, str]], topic: Callable[..., T], partition: Callable[..., Any]
 ) -> list[T]:
-    """Offsets to commit in the types that OffsetCommit and TxnOffsetCommit have for topics and partitions. epochs: the leader
-    epochs of the last batches below them, as far as they are known."""
-    known = epochs or {}
+    """Offsets to commit in the types that OffsetCommit and TxnOffsetCommit have for topics and partitions."""
 
     def part(tp: TopicPartition) -> Any:
         offset, metadata = offsets[tp]
-        epoch = known.get(tp, -1)
-        return partition(
-            partition_index=tp[1], committed_offset=offset, committed_metadata=metadata, committed_leader_epoch=epoch
-        )
+        return partition(partition_index=tp[1], committed_offset=offset, committed_metadata=metadata)
 
     return [topic(name=name, partitions=parts) for name, parts in by_topic(offsets, part)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import select
 import socket
 import struct
@@ -192,8 +191,8 @@ class Broker:
 
 
 def topic_id(name: str) -> bytes:
-    """An id that follows from the name, from all of it."""
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+    """An id that follows from the name."""
+    return name.encode().ljust(16, b"#")[:16]
 
 
 def lead(folder: Path, name: str, partitions: int = 1, epoch: int = 0, **config: int) -> None:

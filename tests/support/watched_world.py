@@ -11,10 +11,9 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.ports import hold_ports
 from support.harness import BrokerProcess
 from support.patience import LIMIT_S
-from support.prometheus import Exporter
+from support.prometheus import Exporter, free_port
 from support.stages import StageProcess, write_properties
 
 TOPIC, STORMY = "flights", "stormy"
@@ -33,8 +32,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        parts = ("ewr", "hub", "mirror", "dedupe")
-        self.addresses = {part: f"127.0.0.1:{port}" for part, port in zip(parts, hold_ports(len(parts)), strict=True)}
+        self.addresses = {part: f"127.0.0.1:{free_port()}" for part in ("ewr", "hub", "mirror", "dedupe")}
         self.brokers = {
             name: BrokerProcess(folder / name, {**BROKER, "penstock.http.listen": self.addresses[name]}).start()
             for name in ("ewr", "hub")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +19,6 @@ from penstock.errors import ErrorCode as E
 from penstock.pyx.net.border import Question, Request, UnverifiedBatch
 
 AWAY = E.COORDINATOR_NOT_AVAILABLE
-TOPIC_ID = b"#" * 16
 
 
 class Asked:
@@ -92,8 +90,7 @@ class Transactions:
     def find(self, name: str) -> object:
         return name
 
-    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition, topic_id: bytes) -> int:
-        assert topic_id == TOPIC_ID  # of the log that this broker leads
+    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition) -> int:
         return E.NONE
 
 
@@ -108,10 +105,7 @@ def test_a_cluster_asks_the_broker_that_leads_the_transactions_partition(
     states = [SimpleNamespace(leader=leader if index == java_hash_partition(name, count) else 9) for index in range(count)]
     topics = {} if leader is None else {TRANSACTION_STATE: SimpleNamespace(partitions=states)}
     others = Others(answer)
-    logs = SimpleNamespace(topic_id=lambda topic, partition: TOPIC_ID)
-    parts = SimpleNamespace(cluster=others, topics=topics, node_id=1, log_manager=logs)
-    verifier = Verifier(cast(Parts, parts), cast(Any, Transactions()))
+    verifier = Verifier(cast(Parts, SimpleNamespace(cluster=others, topics=topics, node_id=1)), cast(Any, Transactions()))
     question = Verification(name, 7, 0, (("t", 0),), adds=False)
     assert asyncio.run(verifier.ask(question)) == [told]
-    named = replace(question, topic_ids=frozenset({("t", TOPIC_ID)}))
-    assert others.asked == ([(2, named)] if leader == 2 else [])
+    assert others.asked == ([(2, question)] if leader == 2 else [])
