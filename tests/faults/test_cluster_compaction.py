@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Cluster
+from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import RawBatch, records, split
 from penstock.pyx.wire.connection import WireConnection
 from support.dataplane import fetch, fetched
@@ -84,9 +85,15 @@ class World:
         assert producer.flush(60) == 0 and failed == [None]
 
     def raws(self) -> list[RawBatch]:
-        """All batches that the leader has."""
+        """All batches that the leader has, once it has heard that it leads: the state says so before."""
         found: list[RawBatch] = []
         with WireConnection(self.cluster.brokers[self.leader].bootstrap) as wire:
+
+            def serves() -> bool:
+                code = fetched(wire.ask(fetch(TOPIC, 0, VERSION), VERSION)).error_code
+                return bool(code != ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+            until(serves, "the leader to take its role")
             while True:
                 one = fetched(wire.ask(fetch(TOPIC, found[-1].next_offset if found else 0, VERSION), VERSION))
                 assert one.error_code == 0
