@@ -62,6 +62,7 @@ MODULES: dict[str, list[str]] = {
     "log.logmanager": [],
     "net.workers": [],
     "net.coldreader": [],
+    "request.leaders": [],
     "request.acks": [],
     "request.producerequest": [],
     "request.verification": [],

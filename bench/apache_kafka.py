@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -16,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.pipeline.etl import maven
+from penstock.ports import hold_ports
 
 KAFKA_VERSION = "4.4.0"
 # The log binding of the distribution of 4.x, which no pom names; 3.x brings its own.
 LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5"
 START_LIMIT_S = 120.0
-_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 LOG4J = """\
 Configuration:
@@ -77,20 +76,6 @@ def kafka_classpath(version: str = KAFKA_VERSION) -> str:
     return ":".join(str(path) for path in maven.fetch(wanted))
 
 
-def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that are free now, all different, below those that the kernel gives to whoever connects: else
-    one may be taken before it is listened on."""
-    below = int(_PORT_RANGE.read_text().split()[0])
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            port = random.randrange(below // 2, below)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                found.append(port)
-    return found
-
-
 @dataclass(frozen=True)
 class Seat:
     """A node's place in its cluster: its id and ports, the controllers that vote, and the cluster's id."""
@@ -106,7 +91,7 @@ def seats(count: int) -> list[Seat]:
     """Places for the nodes 1 to `count` of a new cluster. Each is a controller that votes."""
     # A leading letter: an id that begins with a dash would be taken for an option.
     cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-    ports = free_ports(2 * count)
+    ports = hold_ports(2 * count)
     numbered = list(zip(range(1, count + 1), ports[:count], ports[count:], strict=True))
     voters = ",".join(f"{number}@127.0.0.1:{controller}" for number, _, controller in numbered)
     return [Seat(number, client, controller, voters, cluster_id) for number, client, controller in numbered]

@@ -18,9 +18,9 @@ from penstock.bench.run import Run, carry_out, chosen
 from penstock.bench.sides import BEFORE, NAMES, OTHERS, penstock_of
 from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
+from penstock.console import Output
 from penstock.errors import os_error_text
 from penstock.hints import quoted
-from penstock.output import Output
 
 FREE_BYTES_MIN = 8 << 30
 

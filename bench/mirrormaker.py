@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.bench.apache_kafka import LOG4J, free_ports, kafka_classpath
+from penstock.bench.apache_kafka import LOG4J, kafka_classpath
 from penstock.bench.stages import Stage
 from penstock.bench.world import World
 from penstock.pipeline.etl import maven
+from penstock.ports import hold_ports
 
 # The newest that can be had. Its class path has Kafka of the same version.
 VERSION = "4.3.1"
@@ -50,7 +51,7 @@ PROPERTIES = {
 def mirror_maker(world: World, source: str, target: str, topic: str, tasks: int) -> Stage:
     """Copies a topic between two brokers, given by their addresses, by so many tasks. Raises MavenError."""
     jars = maven.fetch(JARS)
-    config, logging, (port,) = world.path("mirrormaker"), world.path("log4j2").with_suffix(".yaml"), free_ports(1)
+    config, logging, (port,) = world.path("mirrormaker"), world.path("log4j2").with_suffix(".yaml"), hold_ports(1)
     logging.write_text(LOG4J, encoding="utf-8")
     own = {
         "source.bootstrap.servers": source,

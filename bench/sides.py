@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.bench import process
-from penstock.bench.apache_kafka import ApacheKafka, free_ports
+from penstock.bench.apache_kafka import ApacheKafka
 from penstock.bench.programs import Programs
 from penstock.broker.process import PROGRAM, BrokerProcess
+from penstock.ports import hold_ports
 
 PENSTOCK = "penstock"
 BEFORE = "before"  # our broker out of another checkout, with the same properties
@@ -102,7 +103,7 @@ class Penstock(Broker):
         keep = {"PYTHONDONTWRITEBYTECODE": ""}
         program = [str(penstock_of(checkout))] if checkout else PROGRAM
         self._process = BrokerProcess(folder / "data", properties, arguments, environment=keep, program=program)
-        (self._process.port,) = free_ports(1)
+        (self._process.port,) = hold_ports(1)
 
     @property
     def bootstrap(self) -> str:

@@ -1,4 +1,8 @@
-"""ZooKeeper for benchmarks and tests: the server whose jars Kafka 3.9 brings, on a port of 127.0.0.1."""
+"""ZooKeeper for benchmarks, tests and the demo: the server whose jars Kafka 3.9 brings, on a port of 127.0.0.1.
+
+`python -m penstock.bench.zookeeper DIR` runs one for a program that has no other way to it: it prints `zookeeper started on
+HOST:PORT` once it serves, and ends by SIGTERM, or with its input.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import contextlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from penstock.bench.apache_kafka import START_LIMIT_S, free_ports, kafka_classpath
+from penstock.bench.apache_kafka import START_LIMIT_S, kafka_classpath
+from penstock.ports import hold_ports
 
 VERSION = "3.9.1"
 """Of the Kafka that brings it: ZooKeeper 3.8."""
@@ -35,7 +41,7 @@ class ZooKeeper:
     ) -> None:
         """Write its files. settings: more lines of its configuration, an ensemble's too; number: of the server in that."""
         self.folder = folder
-        self.port = port or free_ports(1)[0]
+        self.port = port or hold_ports(1)[0]
         self.process: subprocess.Popen[bytes] | None = None
         self._jvm = list(jvm)
         (folder / "data").mkdir(parents=True)
@@ -100,3 +106,18 @@ class ZooKeeper:
     def log_text(self) -> str:
         """What it has logged."""
         return (self.folder / "server.log").read_text(errors="replace")
+
+
+def main() -> None:
+    """Run one server in the folder that the command line names."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server = ZooKeeper(Path(sys.argv[1]))
+    try:
+        print(f"zookeeper started on {server.start().address}", flush=True)
+        sys.stdin.read()
+    finally:
+        server.kill(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,6 @@ uuids           ids as Kafka makes and writes them
 epochs          the epoch of a start: above all before, and above what a copy of the folders doesn't know
 inprocess       `Broker`: a broker inside this process
 inprocesscluster  `Cluster`: several of them as one cluster
-clusterprocess  such a cluster as a process, for the demo
 neighbours      what such a broker has from the cluster around it
 links           links between brokers of one process, which a test cuts
 faults          faults that a test plants in a broker inside its process

@@ -57,17 +57,19 @@ class AgeClock:
     def now_ms(self) -> int:
         """The time; that of the wall clock unless it has jumped ahead."""
         with self._lock:
-            monotonic_ms, wall_ms = self._monotonic_ms(), self._wall_ms()
-            self._look(monotonic_ms, wall_ms - monotonic_ms)
-            return monotonic_ms + self._believed_ms
+            return self._look() + self._believed_ms
 
     @property
     def is_settled(self) -> bool:
-        """Whether the wall clock is believed."""
+        """Whether the wall clock is believed, as it is now: nobody may have asked for the time since it jumped."""
         with self._lock:
+            self._look()
             return self._doubted_ms is None
 
-    def _look(self, monotonic_ms: int, offset_ms: int) -> None:
+    def _look(self) -> int:
+        """See where the wall clock stands; the monotonic clock's time."""
+        monotonic_ms = self._monotonic_ms()
+        offset_ms = self._wall_ms() - monotonic_ms
         if offset_ms - self._believed_ms <= JUMP_MS:
             if self._doubted_ms is not None:
                 _log.warning("the wall clock is right again: what is old enough is deleted as ever")
@@ -86,6 +88,7 @@ class AgeClock:
                 self._settle_ms // 1000, _text(monotonic_ms + offset_ms),
             )  # fmt: skip
             self._believed_ms, self._doubted_ms = offset_ms, None
+        return monotonic_ms
 
     @property
     def _settle_ms(self) -> int:

@@ -20,7 +20,7 @@ from penstock.broker.configs.quotas import quotas_of, text_of_quota
 from penstock.broker.configs.scram import MECHANISMS, check_text, credentials_of
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
-from penstock.broker.coordination.parts import OtherBrokers
+from penstock.broker.coordination.parts import BrokerSender
 from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.logs.logdirs import LogDirs
@@ -84,9 +84,10 @@ class ReplicationFigures(NamedTuple):
     fetch_errors: int = 0
     refused_truncations: int = 0
     begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
+    sessions_lost: int = 0
 
 
-class ClusterMember(OtherBrokers, Protocol):
+class ClusterMember(BrokerSender, Protocol):
     """What handlers of other brokers' requests ask of this broker, as one of a cluster. All on the loop but `topic_names`."""
 
     @property
@@ -137,11 +138,15 @@ class ClusterMember(OtherBrokers, Protocol):
         ...
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
-        """Give up replicas."""
+        """Stop replicas."""
         ...
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
         """Take what is known of brokers and partitions; an error code."""
+        ...
+
+    def name_of(self, topic_id: bytes) -> str:
+        """As the controller: the name of a topic. Raises KafkaError: NOT_CONTROLLER, or UNKNOWN_TOPIC_ID."""
         ...
 
     async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
@@ -149,7 +154,7 @@ class ClusterMember(OtherBrokers, Protocol):
         ...
 
     async def on_elect_leaders(
-        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+        self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
         ...
@@ -271,6 +276,14 @@ class Context:
             return self.cluster.racks
         rack = self.config["broker.rack"]
         return {} if rack is None else {self.node_id: rack}
+
+    def addresses(self) -> dict[str, list[tuple[int, str, int, str | None]]]:
+        """Where the clients of each listener reach the brokers that live: id, host, port and rack."""
+        racks = self.racks
+        return {
+            listener: [(broker, *at, racks.get(broker)) for broker, at in self.brokers_for(listener).items()]
+            for listener in self.advertised_listeners
+        }
 
     @property
     def replication(self) -> ReplicationFigures:

@@ -29,6 +29,7 @@ from penstock.broker.faults import Faults
 from penstock.broker.listeners import single
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.server import Server
+from penstock.ports import HeldPort
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class Broker:
         self._given = [f"{name}={_text(value)}" for name, value in given.items()]
         load(overrides=self._given)  # A wrong property is said here, not at the start.
         self._port = port
+        self._held: HeldPort | None = None
         self._own_folder = data is None
         self._data = Path(tempfile.mkdtemp(prefix="penstock-") if data is None else data)
         if self._own_folder:
@@ -117,6 +119,9 @@ class Broker:
         """Begin to start it; `start` waits, and raises what is wrong."""
         if self._thread is not None:
             return
+        if not self._port:
+            self._held = HeldPort()
+            self._port = self._held.number
         self._failure, self._killed = None, False
         self._serving.clear()
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
@@ -165,8 +170,9 @@ class Broker:
         self.start()
 
     def close(self) -> None:
-        """Stop; a temporary data folder is removed."""
+        """Stop; a temporary data folder is removed, and the port is anybody's again."""
         self.stop()
+        self._held = None
         if self._own_folder:
             self._remove_folder()
             atexit.unregister(self._remove_folder)

@@ -44,7 +44,7 @@ FACTORS = ("default.replication.factor", "offsets.topic.replication.factor", "tr
 T = TypeVar("T")
 
 
-class _Member:
+class _Neighbours:
     """What one broker has from the cluster, from one start of it to its end."""
 
     def __init__(self, sessions: EmbeddedSessions, links: Links, broker: int) -> None:
@@ -84,7 +84,7 @@ class Cluster:
             number: Broker(
                 self._data / f"broker-{number}",
                 properties={**given, "broker.id": number},
-                neighbours=partial(self._begin_member, number),
+                neighbours=partial(self._begin_neighbours, number),
             )
             for number in range(1, brokers + 1)
         }
@@ -213,9 +213,9 @@ class Cluster:
             raise RuntimeError("the cluster was not started yet, or is closed")
         return self._tree
 
-    def _begin_member(self, number: int) -> _Member:
+    def _begin_neighbours(self, number: int) -> _Neighbours:
         self._sessions[number] = EmbeddedSessions(self._running_tree.shared, self._timeout_ms)
-        return _Member(self._sessions[number], self._links, number)
+        return _Neighbours(self._sessions[number], self._links, number)
 
     def _ports(self) -> Mapping[int, int]:
         return {number: int(broker.bootstrap.rpartition(":")[2]) for number, broker in self.brokers.items() if broker.running}

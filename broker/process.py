@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from penstock.ports import HeldPort
+
 PROGRAM = (sys.executable, "-m", "penstock")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -25,7 +27,8 @@ STARTED = re.compile(rb"penstock broker (-?\d+) started on (\S+):(\d+)(?:, http 
 class BrokerProcess:
     """`penstock broker` as a process of its own, on 127.0.0.1.
 
-    The first `start()` takes any free port; later ones (after `kill()` or `stop()`) the same port and folder.
+    The first `start()` takes any free port; later ones (after `kill()` or `stop()`) the same port and folder. No other process
+    is given that port meanwhile.
     Standard error goes to `<data>.log` beside the data folder, `log_text()` reads it. `program` is the `penstock` that is
     started: this one, if nothing else is said.
     """
@@ -44,6 +47,7 @@ class BrokerProcess:
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
         self.port = 0
+        self._held: HeldPort | None = None
         self.http = ""
         """Where it serves figures and health, if the property `penstock.http.listen` says so."""
         self.log_path = data.with_name(data.name + ".log")
@@ -75,6 +79,9 @@ class BrokerProcess:
 
     def start(self) -> Self:
         """Start it and wait until it serves."""
+        if not self.port:
+            self._held = HeldPort()
+            self.port = self._held.number
         self.launch()
         self.port = self._await_started()
         return self

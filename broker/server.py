@@ -50,7 +50,7 @@ from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.broker.upkeep.pulse import Beats
 from penstock.broker.upkeep.slowrequests import SlowRequests
-from penstock.broker.upkeep.watch import Watch
+from penstock.broker.upkeep.watch import PlaneWatch
 from penstock.errors import KafkaError
 from penstock.pyx.linux.descriptors import counters as process_counters
 from penstock.pyx.log.logmanager import LogManager
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from penstock.broker.metrics.service import Watched
     from penstock.broker.neighbours import Neighbours
     from penstock.broker.replication.joining import Joining
-    from penstock.broker.replication.member import Cluster
+    from penstock.broker.replication.membership import Membership
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
@@ -102,7 +102,7 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: Membership | None = None
         self._store: EmbeddedStore | None = None  # a single node's
         self._severed = False
         self._beats: Beats | None = None
@@ -247,6 +247,7 @@ class Server:
             dirs=dirs,
             between_brokers=between_brokers(self.config, [one.name for one in self._listeners]),
         )
+        data_plane.set_addresses(context.addresses())
         context.commits.start()
         self._undo.append(context.commits.stop)
         restoring: Restoring | None = None
@@ -283,8 +284,8 @@ class Server:
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
         if joining is not None:
-            await self._join(joining, context, executor)
-        watch = Watch(data_plane)
+            await self._join(joining, context, executor, data_plane)
+        watch = PlaneWatch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
         if self.config["penstock.slow.request.ms"]:
@@ -345,11 +346,11 @@ class Server:
             )  # fmt: skip
         await restoring.finish_deletions(context.coordinators.topic_deleted)
 
-    async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor) -> None:
+    async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor, data_plane: DataPlane) -> None:
         """Register, and take roles from then on. Raises StoreError."""
-        self._cluster = context.cluster = joining.member(context, self._listeners, self._logs, executor)
+        self._cluster = context.cluster = joining.membership(context, self._listeners, self._logs, executor)
         self._cluster.outlived = self.failed.set
-        joining.hear(context)
+        joining.hear(context, lambda: data_plane.set_addresses(context.addresses()))
         self._undo.append(self._cluster.leave)
         await self._cluster.join()
 

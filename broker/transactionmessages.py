@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Partition = tuple[str, int]
+TopicIds = frozenset[tuple[str, bytes]]
+"""The ids of topics, by their names. A name can be there twice: a broker may have known an earlier topic of it."""
 
 ANY_EPOCH = -1
 """In place of a leader epoch: whoever asks knows none."""
@@ -14,13 +16,16 @@ ANY_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether a producer may begin its transaction in some partitions (KIP-890). adds: its coordinator adds them."""
+    """Whether a producer may begin its transaction in some partitions (KIP-890). adds: its coordinator adds them. topic_ids: of
+    which topics the logs are; none: whoever asks doesn't say.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[Partition, ...]
     adds: bool
+    topic_ids: TopicIds = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,19 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class MarkerWrite:
-    """A marker for partitions that one broker leads, each with the leader epoch in which it does."""
+    """A marker for partitions that one broker leads, each with the leader epoch in which it does. topic_ids: by name, of the
+    topics that the transaction wrote to; a name that isn't there means whichever topic has it.
+    """
 
     marker: Marker
     leader_epochs: Mapping[Partition, int]
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class MarkerAnswer(NamedTuple):
-    """NONE: the marker is committed. is_open: an older transaction of its producer is open in the partition, or may be."""
+    """NONE: the marker is committed. UNKNOWN_TOPIC_ID: the log is another topic's. is_open: an older transaction of its
+    producer is open in the partition, or may be.
+    """
 
     error: int
     is_open: bool = False

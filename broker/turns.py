@@ -6,7 +6,6 @@ All handlers share the time of one pass over the loop: many of them hold up the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, Self, TypeVar
@@ -64,11 +63,11 @@ class Turns:
     def __init__(self, order: TurnOrder | None = None, is_sending: Callable[[], bool] = lambda: True) -> None:
         self._order = order or TurnOrder()
         self._is_sending = is_sending
-        self._begun_s = time.monotonic()
+        self._begun_s = asyncio.get_running_loop().time()
 
     async def take(self) -> None:
         """Call between two pieces of work, where it does no harm if the second is never done. Raises ClientGoneError."""
-        now_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time()
         if not self._order.is_over(now_s):
             return
         await self._order.next_turn()

@@ -61,7 +61,7 @@ async def _of_others(target: Admin, lane: Identity, topic_id: bytes) -> int | No
     say it of this topic."""
     records = 0
     groups = [one for one in await target.list_groups() if one.startswith(MIRROR_GROUPS)]
-    for group in set(groups) - {lane.group, lane.older_group}:
+    for group in sorted(set(groups) - {lane.group, lane.older_group}):
         found = (await target.committed(group, [lane.into]))[lane.into]
         if found is None:
             continue

@@ -273,7 +273,7 @@ class Mirror(Stage):
             have = {topic for topic, _ in self._lanes[source.name].lanes}
             copies = {copy.topics[source.name]: copy for copy in self._copies.values() if source.name in copy.present}
             refused = [key.removeprefix(f"{source.name}/") for key in self._refused if key.startswith(f"{source.name}/")]
-            for topic in {*copies, *refused} - have:
+            for topic in sorted({*copies, *refused} - have):
                 is_there = topic in copies and copies[topic].into.partitions > 0
                 state = "no position" if is_there else "not copied" if source.admin.topic_id(topic) else "no topic"
                 found[source.name, topic, ""] = state if source.is_met else "unreachable"

@@ -6,6 +6,7 @@ cli         the `penstock` command
 __main__    the same, as `python -m penstock`
 metrics     figures as Prometheus reads them
 tcp         connections to other hosts
+ports       ports of this host for servers that start later, or again
 http        the small HTTP server that figures and health are asked of
 config      typed property tables; unknown keys are refused with a suggestion
 javaproperties  the syntax of property files
@@ -14,6 +15,7 @@ regex       regular expressions that are matched in linear time
 durable     names and small files that survive a power cut
 log         log lines with fields, as text or JSON
 output      standard output whose reader may go away
+console     tables and the like on it
 notify      what a service tells systemd
 groupnames  names of the groups and transactional ids of mirror and dedupe
 hints       values in commands that messages name

@@ -18,11 +18,20 @@ def boot_id() -> str:
 
 def sync_folder(path: Path) -> None:
     """Make names that came, went or changed in a folder survive a power cut. Raises OSError."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Make what a file holds survive a power cut. Raises OSError."""
+    _sync(path)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
-        os.fsync(folder)
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o666, *, readable: bool = False) -> None:

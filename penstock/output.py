@@ -5,16 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from rich.console import Console
-
-
-class Output(Console):
-    """rich's console for standard output, without its own exit code for a reader that has gone."""
-
-    def on_broken_pipe(self) -> None:
-        """Called where the error is handled: it goes on to whoever knows how the command ends. Raises BrokenPipeError."""
-        raise BrokenPipeError
-
 
 def visible(text: str) -> str:
     """A text of somebody else's that may be shown on a terminal: what isn't printed - line ends, control characters, those that

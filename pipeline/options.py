@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,13 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from penstock.errors import KafkaError
-from penstock.output import Output, visible
+from penstock.output import visible
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 
 T = TypeVar("T")
@@ -122,6 +119,11 @@ def show_rows(rows: Sequence[Row], title: str = "", *, as_json: bool) -> None:
     if not rows:
         click.echo(f"no {title}" if title else "nothing")
         return
+    from rich.table import Table  # here, as all of rich: a command that prints no table must not pay for it
+    from rich.text import Text
+
+    from penstock.console import Output
+
     table = Table(box=None, pad_edge=False, title_justify="left")
     for name in rows[0]:
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
@@ -137,9 +139,15 @@ def show_rows(rows: Sequence[Row], title: str = "", *, as_json: bool) -> None:
 
 @contextmanager
 def counting(doing: str, *, hidden: bool = False) -> Iterator[Callable[[float], None]]:
-    """Show on standard error how many records the body has come to; it calls what it is given with how many more they are."""
+    """Show on a terminal how many records the body has come to; it calls what it is given with how many more they are."""
+    if hidden or not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn(doing), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield partial(progress.advance, progress.add_task("records", total=None))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import whole_day
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka, zookeeper  # noqa: F401  (fixtures)
 from support.mirror_world import World, brokers
@@ -18,12 +19,18 @@ from support.mirror_world import World, brokers
 pytest_plugins = ["support.leftovers"]
 
 # No property is judged by time, neither its examples nor how long Hypothesis takes to make them; a failure prints how to get
-# it again.
-settings.register_profile("penstock", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# it again. Each run draws other examples, except where PENSTOCK_SAME_DICE asks for those of every machine: `.ci/run`.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("PENSTOCK_SAME_DICE") == "1",
+)
 settings.load_profile("penstock")
 
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
-LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")
+LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "monitoring", "compat")
 # The tests that start JVMs are those of two processes, however many there are: each JVM wants a processor for itself. These are
 # the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes. A
 # ZooKeeper that is up asks for little, so tests of clusters around one are anybody's.
@@ -83,6 +90,14 @@ def _starts_jvms(item: pytest.Item) -> bool:
 def pytest_sessionstart() -> None:
     """Give Ctrl-C its effect back: a shell that starts a run in the background lets all that it starts ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for a midnight that would come amid a test, before the time of the test runs."""
+    if item.get_closest_marker("whole_day") is not None:
+        whole_day.begin()
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -53,7 +53,7 @@ PARTS = {
     "failovers": Part("a quarter of an hour"),
     "powercuts": Part("half an hour", root=True),
     "soak": Part("an hour", root=True),
-    "cluster-soak": Part("an hour"),
+    "cluster-soak": Part("an hour", root=True),
     "remote-tables": Part("15 minutes", needs="Go 1.25"),
     "monitoring-test": Part("a quarter of an hour", root=True),
     "deploy-test": Part("an hour", root=True),

@@ -20,7 +20,8 @@ async def handle(context: Context, request: AddOffsetsToTxnRequest, call: Call) 
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     await context.groups.ensure_topic()
     partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
-    event = AddPartitions(None, request.producer_id, request.producer_epoch, [partition])
+    topic_ids = context.transactions.topic_ids_of([partition])
+    event = AddPartitions(None, request.producer_id, request.producer_epoch, [partition], topic_ids=topic_ids)
     error: int = await context.transactions.ask(request.transactional_id, event)
     if error == ErrorCode.PRODUCER_FENCED and call.api_version < FENCED_SINCE:
         error = ErrorCode.INVALID_PRODUCER_EPOCH

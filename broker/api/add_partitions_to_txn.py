@@ -17,6 +17,7 @@ from penstock.broker.topic import GROUP_OFFSETS, INTERNAL, partition_in
 from penstock.broker.transactionmessages import Verification
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.message import NIL_UUID
 from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 KEY, VERSIONS = 24, (0, 5)
@@ -54,16 +55,19 @@ async def _asked(
 ) -> AddPartitionsToTxnResponse.AddPartitionsToTxnResult:
     who = asked.transactional_id, asked.producer_id, asked.producer_epoch
     keys = _keys(asked.topics)
+    from_broker = context.cluster is not None and call.listener == context.between_brokers
+    # Of the logs that a broker leads; a client can't know better than the coordinator.
+    ids = {one.name: bytes(one.topic_id) for one in asked.topics if from_broker and one.topic_id != NIL_UUID}
     if not asked.transactional_id:
         results = dict.fromkeys(keys, int(ErrorCode.INVALID_REQUEST))
     elif asked.verify_only:
-        results = {key: context.transactions.verify(*who, key) async for key in call.turns.each(keys)}
+        results = {key: context.transactions.verify(*who, key, ids.get(key[0], b"")) async for key in call.turns.each(keys)}
     else:
         # A group's coordinator adds the partition of its offsets (TxnOffsetCommit).
-        from_broker = context.cluster is not None and call.listener == context.between_brokers
         results = await _refused(context, call.turns, keys, {GROUP_OFFSETS} if from_broker else ())
         if not results:
-            errors = await context.coordinators.verifier.answer(Verification(*who, tuple(keys), adds=True))
+            question = Verification(*who, tuple(keys), adds=True, topic_ids=frozenset(ids.items()))
+            errors = await context.coordinators.verifier.answer(question)
             results = dict(zip(keys, errors, strict=True))
     return AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
         transactional_id=asked.transactional_id, topic_results=await _answer(asked.topics, results, call.turns)
@@ -88,7 +92,8 @@ async def _add(
     refused = await _refused(context, turns, keys)
     if refused:
         return refused
-    event = AddPartitions(None, producer_id, producer_epoch, keys)
+    topic_ids = context.transactions.topic_ids_of(keys)
+    event = AddPartitions(None, producer_id, producer_epoch, keys, topic_ids=topic_ids)
     return dict.fromkeys(keys, await context.transactions.ask(transactional_id, event))
 
 

@@ -4,12 +4,16 @@ Versions 0-6. The deletion is written to the store first, so a crash can't leave
 with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topics may be deleted, as in
 Kafka. When `timeout_ms` is over the answer is REQUEST_TIMED_OUT; the deletion goes on. A request for more than `CHANGES_MAX`
 topics that are there is refused as a whole.
+
+In a cluster any broker deletes a topic that it knows. An id that it doesn't know is NOT_CONTROLLER, as Kafka 3.9 with ZooKeeper
+answers everything that isn't sent to the controller: the client asks that one, which knows all topics.
 """
 
 from collections import Counter
 
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
+from penstock.broker.topic import Topic
 from penstock.broker.topics.changes import check_changes
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
@@ -43,6 +47,13 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     return response
 
 
+async def _find(context: Context, topic_id: bytes) -> Topic | None:
+    """A topic that this broker doesn't show: the controller knows whether it isn't there. Raises KafkaError NOT_CONTROLLER."""
+    if context.cluster is not None:
+        await context.topics.catch_up(context.cluster.name_of(topic_id))
+    return context.topics.get_by_id(topic_id)
+
+
 async def _delete(context: Context, result: Result, version: int, deadline: Deadline) -> None:
     if not context.config["delete.topic.enable"]:
         code = ErrorCode.TOPIC_DELETION_DISABLED if version >= DISABLED_SINCE else ErrorCode.INVALID_REQUEST
@@ -50,7 +61,7 @@ async def _delete(context: Context, result: Result, version: int, deadline: Dead
     if result.name is None:
         if not any(result.topic_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-        topic = context.topics.get_by_id(result.topic_id)
+        topic = context.topics.get_by_id(result.topic_id) or await _find(context, result.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     elif any(result.topic_id):

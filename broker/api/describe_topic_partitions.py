@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (KIP-966): topics in pages, by name, with a cursor. Version 0.
 
 No topics = all of them. An answer holds at most `response_partition_limit` partitions (at least one, and never
-more than `max.request.partition.size.limit`), then a cursor says where to go on. There are no eligible leader
-replicas: they are empty lists.
+more than `max.request.partition.size.limit`), then a cursor says where to go on. On one node no replica is
+out of sync: there the lists of eligible ones are empty.
 """
 
 from penstock.broker.acls import TOPIC_OPERATIONS, operations_bits
@@ -72,8 +72,8 @@ def _describe(topic: Topic, start: int, most: int) -> Entry:
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,
                 offline_replicas=state.offline_replicas,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=state.eligible,
+                last_known_elr=state.last_eligible,
             )
             for state in topic.partitions[start : start + most]
         ],

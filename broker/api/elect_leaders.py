@@ -45,8 +45,8 @@ async def handle(context: Context, request: ElectLeadersRequest, call: Call) -> 
 async def _in_cluster(cluster: ClusterMember, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
     named = request.topic_partitions
     asked = None if named is None else [(one.topic, index) for one in named for index in one.partitions]
-    gives_up = request.election_type == UNCLEAN
-    found = await cluster.on_elect_leaders(asked, gives_up=gives_up, timeout_ms=max(0, request.timeout_ms))
+    unclean = request.election_type == UNCLEAN
+    found = await cluster.on_elect_leaders(asked, unclean=unclean, timeout_ms=max(0, request.timeout_ms))
     if found is None:  # Version 0 has no place for the whole answer's error.
         found = dict.fromkeys(asked or (), int(ErrorCode.NOT_CONTROLLER)) if call.api_version == 0 else {}
         return ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER, replica_election_results=_results(found))

@@ -6,6 +6,8 @@ earliest here, -5 last tiered (version 9) and -6 earliest pending upload (versio
 -1. A time that no record reaches is answered by offset -1. Latest carries the leader's current epoch,
 others that of their offset.
 
+A replica that doesn't lead says where its own log ends if `replica_id` is ANY_REPLICA: so tools compare copies.
+
 Version 0 lists segments' first offsets, newest first, of those that were last written to before the time, and
 the log's end: what Kafka 0.8 to 3.9 answered.
 """
@@ -24,6 +26,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 # The first version that may ask for it.
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 EPOCHS_SINCE = 4
+ANY_REPLICA = -2
 NOT_AVAILABLE_SINCE = 5
 READ_COMMITTED = 1
 
@@ -46,6 +49,8 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
                 if call.api_version == 0:
                     ask = partial(_old_style, context, topic.name, partition)
+                elif request.replica_id == ANY_REPLICA and partition.timestamp == LATEST:
+                    ask = partial(_end_of_copy, context, topic.name, partition, call.api_version)
                 else:
                     ask = partial(_one, context, topic.name, partition, request.isolation_level, call.api_version)
                 answer = await context.topics.logs.moving.retried(ask)
@@ -87,6 +92,14 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
     if version < EPOCHS_SINCE:
         answer.leader_epoch = -1
     return answer
+
+
+async def _end_of_copy(context: Context, topic: str, asked: Asked, version: int) -> Answer:
+    index = asked.partition_index
+    context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
+    offsets = context.log_manager.offsets(topic, index)
+    epoch = offsets.leader_epoch if version >= EPOCHS_SINCE else -1
+    return Answer(partition_index=index, offset=offsets.log_end, leader_epoch=epoch)
 
 
 def _check_leads(context: Context, topic: str, asked: Asked, version: int) -> None:

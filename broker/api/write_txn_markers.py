@@ -7,7 +7,8 @@ marker of an older epoch with INVALID_PRODUCER_EPOCH; version 2 says whether the
 
 In a cluster a marker is answered once it is committed, and only brokers may send it: on any other listener than theirs the
 answer is CLUSTER_AUTHORIZATION_FAILED. A request that is older than one that its sender has sent since is STALE_BROKER_EPOCH:
-it hung in a connection, and its markers came by the newer one.
+it hung in a connection, and its markers came by the newer one. Brokers name topics by their ids, too: the log of another topic
+is UNKNOWN_TOPIC_ID.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from penstock.broker.context import Call, Context
 from penstock.broker.topic import partition_in
 from penstock.broker.transactionmessages import ANY_EPOCH, Marker, MarkerAnswer
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.message import NIL_UUID
 from penstock.pyx.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 KEY, VERSIONS = 27, (0, 2)
@@ -43,7 +45,7 @@ async def _one(
     )
     result = Result(producer_id=asked.producer_id)
     writes = [
-        _write(context, request, marker, (topic.name, index), epoch, call)
+        _write(context, request, marker, (topic.name, index), (epoch, topic.topic_id), call)
         for topic in asked.topics
         for index, epoch in zip(topic.partition_indexes, _epochs(topic), strict=True)
     ]
@@ -67,9 +69,10 @@ async def _write(
     request: WriteTxnMarkersRequest,
     marker: Marker,
     partition: tuple[str, int],
-    leader_epoch: int,
+    meant: tuple[int, bytes],
     call: Call,
 ) -> MarkerAnswer:
+    leader_epoch, topic_id = meant
     await call.turns.take()
     markers, cluster = context.transactions.markers, context.cluster
     if cluster is None:
@@ -83,4 +86,4 @@ async def _write(
         # In the step of the append: a newer request may come between two of this one's.
         if not is_known or markers.is_late(request.sender, request.sender_epoch, request.number):
             return MarkerAnswer(ErrorCode.STALE_BROKER_EPOCH)
-    return await markers.write_committed(partition, marker, leader_epoch)
+    return await markers.write_committed(partition, marker, leader_epoch, b"" if topic_id == NIL_UUID else bytes(topic_id))

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from penstock.broker.cluster.messages import Partition
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 
 
-def find_unbalanced(partitions: Mapping[Partition, Image], live: Collection[int], percentage: int) -> list[Partition]:
+def find_unbalanced(partitions: Mapping[Partition, PartitionImage], live: Collection[int], percentage: int) -> list[Partition]:
     """The partitions that live preferred leaders in sync don't lead, of the brokers that lack more than a percentage of those
     that they should lead.
     """

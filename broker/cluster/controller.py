@@ -25,7 +25,11 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
 - **A state is of one topic**, by the id that it bears: what was planned for a topic isn't taken for the state of a later one of
   its name, wherever its write ended up.
 - **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
-  half made by an earlier controller or an old tool.
+  half made by an earlier controller or an old tool. Until a broker has answered that it leads, each state that is written
+  says that it is a new one (`new_at`): nobody has records yet, and a broker that was dead when the topic was made has no log.
+- **A leader that lives hears of its successor twice**: by its role, and by a write to its node `/penstock/moved/N` in the same
+  multi as the state. It may be cut off from the controller alone: then nothing else tells it, and it would go on answering as
+  leader and as coordinator (*a group's position that goes back*). It looks at the states of what it leads then.
 - **A topic that is being deleted** has its partitions among `deleting`: no roles are told, nothing is written. Once
   no write of them is out (`is_settled`) the feeder stops the replicas, removes the nodes, and calls `on_deleted`.
 - **A new controller begins with what is written.** It notes nothing of its own: a registration that isn't noted is dealt with
@@ -48,7 +52,7 @@ from penstock.broker.cluster.messages import (
     Partition,
     PartitionRole,
 )
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.cluster.registration import Incarnation, Registration, incarnation_json
 from penstock.broker.store.base import Check, Create, Operation, Set, paths
 from penstock.errors import ErrorCode
@@ -148,7 +152,7 @@ class Controller:
     broker: int
     epoch: int
     epoch_version: int  # of the node `/controller_epoch`
-    partitions: dict[Partition, Image] = field(default_factory=dict)
+    partitions: dict[Partition, PartitionImage] = field(default_factory=dict)
     registrations: dict[int, Registration] = field(default_factory=dict)
     incarnations: dict[int, Incarnation] = field(default_factory=dict)
     admitted: dict[int, int] = field(default_factory=dict)
@@ -175,7 +179,7 @@ def stand(broker: int, epoch: int, epoch_version: int, timestamp_ms: int) -> lis
 
 def on_image(
     controller: Controller,
-    partitions: Mapping[Partition, Image],
+    partitions: Mapping[Partition, PartitionImage],
     registrations: Mapping[int, Registration],
     incarnations: Mapping[int, Incarnation],
     now_ms: int,
@@ -221,7 +225,7 @@ def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms:
     return _step(controller, [ask.partition], now_ms)
 
 
-def on_partitions(controller: Controller, partitions: Mapping[Partition, Image], now_ms: int) -> Out:
+def on_partitions(controller: Controller, partitions: Mapping[Partition, PartitionImage], now_ms: int) -> Out:
     """Topics were created or have grown: partitions that the controller doesn't know yet, most of them without a state."""
     new = {partition: image for partition, image in partitions.items() if partition not in controller.partitions}
     controller.partitions.update(new)
@@ -267,10 +271,10 @@ def on_wish(
     leader: int | None = None,
     min_isr: int | None = None,
     may_lose: bool | None = None,
-    gives_up: bool = False,
+    unclean: bool = False,
 ) -> Out:
-    """Somebody wants another leader for now, or another min.insync.replicas or unclean.leader.election.enable from now on; or,
-    where nobody can lead, gives up what only replicas have that are away or lost their logs.
+    """Somebody wants another leader for now, or another min.insync.replicas or unclean.leader.election.enable from now on.
+    unclean: where nobody can lead, an operator gives up what only replicas have that are away or lost their logs.
     """
     image = controller.partitions.get(partition)
     if image is None:
@@ -281,8 +285,8 @@ def on_wish(
         image.wanted_min_isr = min_isr
     if may_lose is not None:
         image.may_lose = may_lose
-    if gives_up and image.state.leader == NO_LEADER:
-        image.is_given_up = True
+    if unclean and image.state.leader == NO_LEADER:
+        image.wants_unclean = True
     return _step(controller, [partition], now_ms)
 
 
@@ -292,15 +296,15 @@ def on_log_dir_failure(controller: Controller, broker: int, now_ms: int) -> Out:
     return _step(controller, [], now_ms)
 
 
-def refuse_election(controller: Controller, partition: Partition, *, gives_up: bool) -> int:
-    """Why an election that somebody asks for isn't held: of the preferred leader, or, if it `gives_up`, of any live replica."""
+def refuse_election(controller: Controller, partition: Partition, *, unclean: bool) -> int:
+    """Why an election that somebody asks for isn't held: of the preferred leader, or, `unclean`, of any live replica."""
     image = controller.partitions.get(partition)
     if image is None or partition in controller.deleting:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     preferred = image.replicas[0]
-    if image.state.leader == preferred or (gives_up and image.state.leader != NO_LEADER):
+    if image.state.leader == preferred or (unclean and image.state.leader != NO_LEADER):
         return ErrorCode.ELECTION_NOT_NEEDED
-    if gives_up:
+    if unclean:
         live = any(broker in controller.registrations for broker in image.replicas)
         return ErrorCode.NONE if live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     can_lead = preferred in controller.registrations and preferred in image.state.isr
@@ -315,6 +319,9 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
         return [Resign()]
     if isinstance(about, Note):
         return _on_noted(controller, about, outcome, now_ms)
+    for broker, known in controller.registrations.items():
+        if refused == paths.moved(broker):  # Somebody has removed the node: its broker hears of moves by roles alone.
+            controller.registrations[broker] = replace(known, watches_moves=False)
     out: Out = []
     for partition in about:
         planned = controller.writing[partition]
@@ -378,12 +385,15 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             controller.news.add(role.partition)
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             # A broker that knows a newer state of this epoch has it from this controller, or from a store that went back.
+            image.is_unheard = False
             if told.last_epoch > role.state.leader_epoch or image.state.partition_epoch == role.state.partition_epoch:
                 image.least_epoch = max(image.least_epoch, told.last_epoch)
         elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)
         else:
+            if role.state.leader == request.broker:
+                image.is_unheard = False
             if image.without_log.pop(request.broker, None) is not None:
                 controller.news.add(role.partition)
             if role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
@@ -437,7 +447,7 @@ def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> O
 
 def _operations(controller: Controller, partitions: list[Partition]) -> list[Operation]:
     """The writes of planned states. New ones make their parents, but not the node of a topic that was deleted meanwhile."""
-    operations: list[Operation] = []
+    operations = find_moves(controller, partitions)
     topics: set[str] = set()
     for partition in partitions:
         state = controller.writing[partition].state
@@ -449,6 +459,16 @@ def _operations(controller: Controller, partitions: list[Partition]) -> list[Ope
             operations.append(Check(paths.topic(partition[0])))
         operations.append(Create(state_path(partition), state_json(state), parents=True))
     return operations
+
+
+def find_moves(controller: Controller, partitions: Iterable[Partition]) -> list[Operation]:
+    """The writes by which leaders that live hear that others are elected in their place, by the planned states."""
+    former = set()
+    for partition in partitions:
+        leader = controller.partitions[partition].state.leader
+        if leader != controller.writing[partition].state.leader and leader in controller.registrations:
+            former.add(leader)
+    return [Set(paths.moved(one), b"") for one in sorted(former) if controller.registrations[one].watches_moves]
 
 
 def _write(controller: Controller, about: tuple[Partition, ...] | Note, operations: list[Operation], out: Out) -> None:
@@ -474,7 +494,10 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
         state, ask = _next_ask(controller, partition, out)
         if ask is None:
             return False
-    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id)
+    if not image.state.is_created:
+        image.is_unheard = True
+    new_at = state.partition_epoch + 1 if image.is_unheard else 0
+    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id, new_at=new_at)
     controller.writing[partition] = Planned(state, handled, dict(image.lost), ask, image.wanted_leader)
     return True
 
@@ -488,12 +511,13 @@ def _next_ask(
         token, ask = asks.pop(0)
         error = find_refusal(controller, image, ask)
         if error == ErrorCode.NONE:
+            image.is_unheard = False
             return elections.alter(image.state, ask.isr, image.replicas), (token, ask)
         out.append(AnswerAlter(token, AlterPartitionAnswer(ask, error)))
     return image.state, None
 
 
-def find_refusal(controller: Controller, image: Image, ask: AlterPartition) -> int:
+def find_refusal(controller: Controller, image: PartitionImage, ask: AlterPartition) -> int:
     """Whether a proposal may be written, by registrations and state as they are known now."""
     state = image.state
     if ask.topic_id != image.topic_id:
@@ -518,11 +542,11 @@ def is_admitted(controller: Controller, broker: int, epoch: int) -> bool:
     return registration is not None and registration.epoch == epoch == controller.admitted.get(broker)
 
 
-def _note_leader(controller: Controller, partition: Partition, image: Image, now_ms: int) -> None:
+def _note_leader(controller: Controller, partition: Partition, image: PartitionImage, now_ms: int) -> None:
     """A partition's state is another one: since when it has no leader."""
     if image.state.leader != NO_LEADER or not image.state.is_created:
         controller.leaderless.pop(partition, None)
-        image.is_overdue = image.is_given_up = False
+        image.is_overdue = image.wants_unclean = False
         image.without_log.clear()
     else:
         controller.leaderless.setdefault(partition, now_ms)
@@ -588,10 +612,10 @@ def _admit(controller: Controller, broker: int, out: Out) -> None:
 
 
 def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int) -> Out:
-    known = controller.incarnations.get(note.broker)
-    if outcome is not Outcome.DONE or known is None or known.version != note.incarnation.version:
+    newest = controller.incarnations.get(note.broker)
+    if outcome is not Outcome.DONE or newest is None or newest.version != note.incarnation.version:
         return [ReadBrokers()]
-    controller.incarnations[note.broker] = replace(note.incarnation, version=known.version + 1)
+    controller.incarnations[note.broker] = replace(note.incarnation, version=newest.version + 1)
     return _step(controller, [], now_ms)
 
 

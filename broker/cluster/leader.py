@@ -119,16 +119,16 @@ def on_state(leader: Leader, role: PartitionRole, now_ms: int) -> None:
     again (a full picture after a reconnect) says nothing about a proposal that is out; it may name newer registrations. If a
     closed connection delivers it late, it names older ones, which don't count (*a member whose fetches count no more*).
     """
-    known = leader.broker_epochs
-    named = {broker: max(epoch, known.get(broker, NO_EPOCH)) for broker, epoch in role.broker_epochs.items()}
+    before = leader.broker_epochs
+    named = {broker: max(epoch, before.get(broker, NO_EPOCH)) for broker, epoch in role.broker_epochs.items()}
     if role.state.partition_epoch > leader.state.partition_epoch:
-        known = {}
+        before = {}
         leader.proposal = None
         for broker in role.state.isr:
             if broker not in leader.state.isr and broker in leader.marks:
                 leader.marks[broker].caught_up_ms = max(leader.marks[broker].caught_up_ms, now_ms)
     leader.role = role
-    leader.broker_epochs = {**known, **named}
+    leader.broker_epochs = {**before, **named}
 
 
 def on_fetch(leader: Leader, fetch: Fetch, log: Log, high_watermark: int, now_ms: int) -> Fetched:
@@ -231,7 +231,7 @@ def propose(leader: Leader, log_end: int, high_watermark: int, lag_ms: int, now_
     isr = (*stays, *entrants)
     if set(isr) == set(leader.state.isr):
         return None
-    return send(leader, isr, entrants, now_ms)
+    return make_proposal(leader, isr, entrants, now_ms)
 
 
 def may_enter(leader: Leader, mark: Mark, high_watermark: int, log_end: int, lag_ms: int, now_ms: int) -> bool:
@@ -253,8 +253,8 @@ def is_lagging(leader: Leader, broker: int, lag_ms: int, now_ms: int) -> bool:
     return now_ms - leader.marks[broker].caught_up_ms > lag_ms
 
 
-def send(leader: Leader, isr: tuple[int, ...], entrants: dict[int, int], now_ms: int) -> AlterPartition:
-    """Propose an ISR in place of the one that the leader knows."""
+def make_proposal(leader: Leader, isr: tuple[int, ...], entrants: dict[int, int], now_ms: int) -> AlterPartition:
+    """The proposal of an ISR in place of the one that the leader knows; it is out from now on."""
     topic_id, state = leader.role.topic_id, leader.state
     ask = AlterPartition(
         leader.partition, topic_id, leader.broker, leader.broker_epoch, state.leader_epoch, state.partition_epoch, isr, entrants
@@ -311,9 +311,9 @@ def on_answer(leader: Leader, answer: AlterPartitionAnswer, now_ms: int) -> Alte
     if answer.error == ErrorCode.NONE and state is not None:
         if state.leader_epoch == leader.state.leader_epoch and state.partition_epoch > leader.state.partition_epoch:
             entrants = {} if proposal is None else dict(proposal.ask.entrants)
-            known = {**leader.broker_epochs, **{one: entrants[one] for one in entrants if one in state.isr}}
+            epochs = {**leader.broker_epochs, **{one: entrants[one] for one in entrants if one in state.isr}}
             role = leader.role
-            on_state(leader, PartitionRole(role.partition, role.topic_id, role.replicas, state, known), now_ms)
+            on_state(leader, PartitionRole(role.partition, role.topic_id, role.replicas, state, epochs), now_ms)
     elif proposal is not None and answer.ask.partition_epoch == proposal.ask.partition_epoch:
         if frees_entrants(proposal, answer):
             leader.proposal = None

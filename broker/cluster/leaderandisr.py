@@ -1,7 +1,7 @@
 """The state of one partition: its leader, its in-sync replicas, and who else may lead. One JSON node of the store holds it.
 
 The node has the five fields that Kafka with ZooKeeper always wrote (`controller_epoch`, `leader`, `version`, `leader_epoch`,
-`isr`), Kafka 3.2's `leader_recovery_state`, and five of ours. Older tools ignore the fields that they don't know; we keep the
+`isr`), Kafka 3.2's `leader_recovery_state`, and six of ours. Older tools ignore the fields that they don't know; we keep the
 fields that we don't know, so that an older controller loses nothing of a newer one's.
 
 - `elr`: eligible leader replicas (KIP-966). A replica that leaves the ISR while the ISR is smaller than min.insync.replicas
@@ -12,6 +12,9 @@ fields that we don't know, so that an older controller loses nothing of a newer 
   log below its high watermark.
 - `min_isr`: min.insync.replicas. It is part of the state because the ELR is computed from it: if a leader read the config
   itself, it could move the high watermark by a value that the controller didn't use when it chose the ELR.
+- `topic_id`: the topic that the state was written for. A later topic of the name begins with another state.
+- `new_at`: the version of this node up to which no broker has told the controller that it leads. At that version a log may be
+  missing, since nobody has records; in a later one it has to be there. Without the field only version 0 is new.
 
 The version of the node is the *partition epoch*: it grows with every write, and each write names the version that it replaces.
 """
@@ -28,6 +31,7 @@ from penstock.broker.uuids import uuid_bytes, uuid_text
 
 NO_LEADER = -1
 NO_EPOCH = -1
+NEVER_NEW = -1  # in place of a version: that of no state
 
 _OWN = frozenset(
     (
@@ -42,6 +46,7 @@ _OWN = frozenset(
         "unclean_epoch",
         "min_isr",
         "topic_id",
+        "new_at",
     )
 )
 
@@ -62,6 +67,7 @@ class LeaderAndIsr:
     partition_epoch: int = 0  # the node's version
     unknown: Mapping[str, Any] = field(default_factory=dict)  # fields of newer brokers
     topic_id: bytes = field(default=b"", compare=False)  # as the node has it, b"": it has none; brokers aren't told it
+    new_at: int = field(default=0, compare=False)  # the version at which no log of the partition need be there yet
 
     @property
     def seats(self) -> tuple[int, ...]:
@@ -72,6 +78,11 @@ class LeaderAndIsr:
     def is_created(self) -> bool:
         """Whether this is a state, and not the lack of one."""
         return self.leader_epoch != NO_EPOCH
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody had led the partition, as far as the controller knew when it wrote this."""
+        return self.partition_epoch == self.new_at
 
     def needed(self, replicas: tuple[int, ...]) -> int:
         """How many members the ISR needs before the high watermark moves: min.insync.replicas, at most all replicas."""
@@ -110,6 +121,8 @@ def state_json(state: LeaderAndIsr) -> bytes:
     }
     if state.topic_id:
         content["topic_id"] = uuid_text(state.topic_id)
+    if state.new_at:
+        content["new_at"] = state.new_at
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -133,6 +146,7 @@ def read_state(path: str, data: bytes | None, partition_epoch: int) -> LeaderAnd
         partition_epoch,
         {name: value for name, value in content.items() if name not in _OWN},
         _topic_id(fields, content),
+        fields.number("new_at", 0, INT_MAX, 0),
     )
 
 

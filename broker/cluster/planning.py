@@ -1,8 +1,8 @@
 """What the controller wants a partition's state to be: a pure function of the state, the registrations and what replicas said.
 
 Each registration costs a broker its seat in the ISR exactly once, also if nobody saw the broker gone, and its seat in the ELR
-if it isn't clean (`registration.py`). `Image.handled` says which registrations a partition's state takes into account; it
-changes only when the store has confirmed the write, or when no write was needed.
+if it isn't clean (`registration.py`). `PartitionImage.handled` says which registrations a partition's state takes into account;
+it changes only when the store has confirmed the write, or when no write was needed.
 
 Unclean exits come first, then deaths, then new registrations: so the last seat is the best one. *A clean replica leaves first,
 and the last seat is one that lost its tail.*
@@ -19,7 +19,7 @@ from penstock.broker.cluster.registration import Registration
 
 
 @dataclass(slots=True)
-class Image:
+class PartitionImage:
     """What the controller knows of a partition."""
 
     topic_id: bytes
@@ -33,8 +33,9 @@ class Image:
     may_lose: bool = False  # unclean.leader.election.enable
     patience_ms: int = -1  # unclean.recovery.timeout.ms; -1: for ever
     is_overdue: bool = False  # nobody has led for longer than that
-    is_given_up: bool = False  # by an operator: what the seats hold and no live replica has
+    wants_unclean: bool = False  # an operator gives up what the seats hold and no live replica has
     is_doubtful: bool = False  # a write of this state was asked for, and isn't there: it may still come
+    is_unheard: bool = False  # this controller has created the state, and nobody has said since that it leads
     wanted_leader: int | None = None
     wanted_min_isr: int | None = None
 
@@ -44,7 +45,7 @@ class Image:
         return self.state.min_isr if self.wanted_min_isr is None else self.wanted_min_isr
 
 
-def plan(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
+def plan(image: PartitionImage, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
     """The state that the registrations ask for; the same state if nothing has to change."""
     state, replicas = image.state, image.replicas
     live = [broker for broker in replicas if broker in registrations]
@@ -77,16 +78,16 @@ def _create(state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
     return replace(state, leader=live[0], leader_epoch=0, isr=tuple(live)) if live else state
 
 
-def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
+def _recover(image: PartitionImage, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
     """Every seat is lost, and this is written: the longest log leads, once all replicas have said where their logs end under
     their present registrations. By config all live ones are enough, if any of them has a log.
 
     An operator's word takes all seats away in a write of its own: only then is a log made again, empty, where it is lost
     or damaged. Where no seat is left the longest log of the live replicas leads.
     """
-    if image.is_given_up and image.state.seats:
+    if image.wants_unclean and image.state.seats:
         return replace(image.state, isr=(), elr=(), unclean=())
-    known = {
+    log_ends = {
         broker: end
         for broker, (epoch, end) in image.log_ends.items()
         if broker in registrations and registrations[broker].epoch == epoch
@@ -94,12 +95,12 @@ def _recover(image: Image, registrations: Mapping[int, Registration]) -> LeaderA
     live = [broker for broker in image.replicas if broker in registrations]
     if image.may_lose or image.is_overdue or not image.state.seats:
         among = [broker for broker in live if image.without_log.get(broker) != registrations[broker].epoch]
-        if among and all(broker in known for broker in among):
-            return elections.lead_unclean(image.state, among, known.__getitem__)
-    return elections.recover(image.state, image.replicas, live, known) or image.state
+        if among and all(broker in log_ends for broker in among):
+            return elections.lead_unclean(image.state, among, log_ends.__getitem__)
+    return elections.recover(image.state, image.replicas, live, log_ends) or image.state
 
 
-def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
+def _follow_wishes(image: PartitionImage, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
     """Another min.insync.replicas, and another leader where that is possible."""
     if image.min_isr != state.min_isr:
         state = elections.require(state, image.min_isr, image.replicas)
@@ -109,7 +110,7 @@ def _follow_wishes(image: Image, state: LeaderAndIsr, live: list[int]) -> Leader
     return state
 
 
-def offline(image: Image, registrations: Mapping[int, Registration]) -> tuple[int, ...]:
+def offline(image: PartitionImage, registrations: Mapping[int, Registration]) -> tuple[int, ...]:
     """The replicas whose broker isn't there, or said that it can open no log of this partition."""
     return tuple(
         broker
@@ -118,6 +119,6 @@ def offline(image: Image, registrations: Mapping[int, Registration]) -> tuple[in
     )
 
 
-def see(image: Image, registrations: Mapping[int, Registration]) -> dict[int, int]:
+def see(image: PartitionImage, registrations: Mapping[int, Registration]) -> dict[int, int]:
     """What `handled` is once the planned state holds."""
     return {broker: registrations[broker].epoch for broker in image.replicas if broker in registrations}

@@ -29,7 +29,7 @@ from typing import Any
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.cluster.messages import LeaderAndIsrRequest
-from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, paths
+from penstock.broker.store.base import ANY_VERSION, Create, Delete, Operation, Set, paths
 from penstock.broker.store.values import LONG_MAX, Fields
 
 
@@ -41,6 +41,7 @@ class Registration:
     epoch: int  # the zxid that made the ephemeral node
     incarnation: str
     clean: bool
+    watches_moves: bool = False  # it hears of its node `/penstock/moved/N`; an older version doesn't
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,17 @@ def registration_json(incarnation: str, clean: bool, address: Mapping[str, Any],
     """The content of the ephemeral node. address: where clients and brokers reach it, with the names that Kafka's brokers use;
     home: by what another process with this id can be told from this one's own former session.
     """
-    return _json({**address, "version": 5, "penstock": {**home, "incarnation": incarnation, "clean": clean}})
+    ours = {**home, "incarnation": incarnation, "clean": clean, "watches_moves": True}
+    return _json({**address, "version": 5, "penstock": ours})
 
 
 def read_registration(broker: int, data: bytes | None, epoch: int) -> Registration:
     """A registration. A broker that doesn't say whether it is clean isn't. Raises BadValueError."""
     fields = Fields.read(paths.broker(broker), data)
     ours = Fields(fields.path, fields.table("penstock"))
-    return Registration(broker, epoch, ours.text("incarnation"), fields.table("penstock").get("clean") is True)
+    table = fields.table("penstock")
+    is_clean, watches = table.get("clean") is True, table.get("watches_moves") is True
+    return Registration(broker, epoch, ours.text("incarnation"), is_clean, watches)
 
 
 def incarnation_json(incarnation: Incarnation) -> bytes:
@@ -104,13 +108,8 @@ def register(
     return [stays, *former, Create(paths.broker(broker), registration_json(incarnation, clean, address, home), ephemeral=True)]
 
 
-def expel(broker: int, incarnation_version: int) -> list[Operation]:
-    """Remove the registration of another broker, and surely not its successor's."""
-    return [Check(paths.incarnation(broker), incarnation_version), Delete(paths.broker(broker))]
-
-
 @dataclass(slots=True)
-class Member:
+class OwnRegistration:
     """A broker's own view of its registration. `clean` outlives the process: it stands in the log folders."""
 
     broker: int
@@ -119,23 +118,23 @@ class Member:
     epoch: int = NO_EPOCH  # NO_EPOCH: not registered, or not known yet
 
 
-def on_registered(member: Member, zxid: int) -> None:
+def on_registered(own: OwnRegistration, zxid: int) -> None:
     """The registration is in the store."""
-    member.epoch = zxid
+    own.epoch = zxid
 
 
-def on_lost(member: Member) -> None:
+def on_lost(own: OwnRegistration) -> None:
     """The session is over, or the registration is gone or another's. The caller fences all that it leads."""
-    member.epoch = NO_EPOCH
+    own.epoch = NO_EPOCH
 
 
-def on_roles(member: Member, request: LeaderAndIsrRequest) -> bool:
+def on_roles(own: OwnRegistration, request: LeaderAndIsrRequest) -> bool:
     """A request that is addressed to this registration: the controller has dealt with it. Whether the folders have to be
     marked as clean from now on, before any role is applied.
     """
-    if request.broker_epoch != member.epoch or member.clean:
+    if request.broker_epoch != own.epoch or own.clean:
         return False
-    member.clean = True
+    own.clean = True
     return True
 
 

@@ -58,7 +58,7 @@ class Replica:
     partition: Partition
     high_watermark: int  # at the start: the checkpoint's, which is some seconds old
     role: Role = Role.NONE
-    known: PartitionRole | None = None
+    newest_role: PartitionRole | None = None  # that the broker has heard of
     broker_epoch: int = NO_EPOCH  # of the registration to which the role was told
     leads_since: int | None = None  # the epoch from which on this broker led without a pause
     leader: Leader | None = None
@@ -66,7 +66,7 @@ class Replica:
     @property
     def state(self) -> LeaderAndIsr | None:
         """The newest state that the broker has heard of."""
-        return None if self.known is None else self.known.state
+        return None if self.newest_role is None else self.newest_role.state
 
     @property
     def is_enough(self) -> bool:
@@ -75,18 +75,26 @@ class Replica:
 
 
 def on_role(
-    replica: Replica, role: PartitionRole, broker_epoch: int, log: Log, now_ms: int, *, is_whole: bool = True
+    replica: Replica,
+    role: PartitionRole,
+    broker_epoch: int,
+    log: Log,
+    now_ms: int,
+    *,
+    is_whole: bool = True,
+    was_made: bool = False,
 ) -> RoleAnswer:
-    """Take a role. is_whole: the log is there, and recovery found in it all that it should hold."""
-    state, known = role.state, replica.state
-    if known is not None and _is_older(replica, state, known, broker_epoch):
-        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, known.leader_epoch, log.end)
+    """Take a role. is_whole: the log is there, and recovery found in it all that it should hold. was_made: the log isn't whole,
+    and this broker knows that it was made, whatever the state says."""
+    state, newest = role.state, replica.state
+    if newest is not None and _is_older(replica, state, newest, broker_epoch):
+        return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, newest.leader_epoch, log.end)
     if log.last_epoch > state.leader_epoch:
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, log.last_epoch, log.end)
-    if not is_whole and holds_seat(replica.broker, state):
+    if not is_whole and holds_seat(replica.broker, state, was_made=was_made):
         return RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
-    is_new_epoch = known is None or state.leader_epoch > known.leader_epoch
-    replica.known, replica.broker_epoch = role, broker_epoch
+    is_new_epoch = newest is None or state.leader_epoch > newest.leader_epoch
+    replica.newest_role, replica.broker_epoch = role, broker_epoch
     if state.leader == replica.broker:
         if replica.leader is not None and not is_new_epoch:
             leader.on_state(replica.leader, role, now_ms)
@@ -100,18 +108,34 @@ def on_role(
     return RoleAnswer(ErrorCode.NONE, log.last_epoch, log.end)
 
 
-def _is_older(replica: Replica, state: LeaderAndIsr, known: LeaderAndIsr, broker_epoch: int) -> bool:
+def on_stored(replica: Replica, state: LeaderAndIsr, broker_epoch: int, log: Log, now_ms: int) -> bool:
+    """Take what the store has of a partition that is led here, as this broker has read it by itself. Whether another one leads
+    by now; it is followed then, as if the controller had said so. A lead is taken from the controller alone.
+    """
+    newest = replica.newest_role
+    if replica.leader is None or newest is None or broker_epoch != replica.broker_epoch:
+        return False
+    if state.topic_id not in (b"", newest.topic_id) or state.leader == replica.broker:
+        return False
+    if state.leader_epoch <= newest.state.leader_epoch:
+        return False
+    return on_role(replica, replace(newest, state=state), broker_epoch, log, now_ms).error == ErrorCode.NONE
+
+
+def _is_older(replica: Replica, state: LeaderAndIsr, newest: LeaderAndIsr, broker_epoch: int) -> bool:
     """Whether a state is older than the newest that this broker has heard of."""
-    if state.leader_epoch != known.leader_epoch:
-        return state.leader_epoch < known.leader_epoch
-    return state.partition_epoch < known.partition_epoch or (
+    if state.leader_epoch != newest.leader_epoch:
+        return state.leader_epoch < newest.leader_epoch
+    return state.partition_epoch < newest.partition_epoch or (
         replica.broker_epoch != NO_EPOCH and broker_epoch < replica.broker_epoch
     )
 
 
-def holds_seat(broker: int, state: LeaderAndIsr) -> bool:
-    """Whether a log that isn't there contradicts the state: the state isn't in its first version, and this broker may lead."""
-    return state.partition_epoch > 0 and broker in state.seats and broker not in state.unclean
+def holds_seat(broker: int, state: LeaderAndIsr, *, was_made: bool = False) -> bool:
+    """Whether a log that isn't there contradicts the state: this broker may lead, and the state isn't a new one. A state says
+    that it is new as far as the controller knew; a broker that knows of records of its log knows better.
+    """
+    return (was_made or not state.is_new) and broker in state.seats and broker not in state.unclean
 
 
 def _lead(replica: Replica, role: PartitionRole, broker_epoch: int, log: Log, now_ms: int) -> None:
@@ -155,7 +179,7 @@ def on_altered(replica: Replica, answer: AlterPartitionAnswer, now_ms: int) -> A
     if replica.leader is None:
         return None
     ask = leader.on_answer(replica.leader, answer, now_ms)
-    replica.known = replica.leader.role
+    replica.newest_role = replica.leader.role
     return ask
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.cluster.messages import Partition
-from penstock.broker.cluster.replica import Replica
+from penstock.broker.cluster.replica import Replica, Role
 from penstock.errors import ErrorCode
 
 
@@ -25,6 +25,11 @@ class Roles:
     broker: int
     controller_epoch: int = NO_EPOCH
     replicas: dict[Partition, Replica] = field(default_factory=dict)
+
+    @property
+    def led(self) -> list[Partition]:
+        """The partitions that this broker leads."""
+        return [partition for partition, replica in self.replicas.items() if replica.role is Role.LEADER]
 
 
 def refuse(roles: Roles, controller_epoch: int, addressed_epoch: int, broker_epoch: int) -> ErrorCode:

@@ -33,11 +33,13 @@ TRIES = 100
 
 
 class ConfigNode(NamedTuple):
-    """A node of configs as it was read; version None: there is no such node."""
+    """A node of configs as it was read; version None: there is no such node. guards: what has to be so still when it is
+    written, where a version alone can come again."""
 
     path: str
     texts: Mapping[str, str]
     version: int | None
+    guards: tuple[Operation, ...] = ()
 
     def written(self, texts: Mapping[str, str]) -> Operation:
         """The change that makes these its texts, if nobody has changed it since."""

@@ -175,7 +175,7 @@ class Entities:
         step = _Step(self._nodes, self._clients)
         for entity, texts in sorted(after.items(), key=lambda item: item[0].client_id is not None):
             step.put(entity, texts)
-        for user in {entity.user for entity in after} - {None}:
+        for user in dict.fromkeys(entity.user for entity in after if entity.user is not None):
             step.tidy(user, after.get(Entity(user=user)))
         operations = step.operations
         if self._is_shared:
@@ -194,7 +194,7 @@ class Entities:
 
     async def _read(self, entities: Iterable[Entity], named: Mapping[Entity, str]) -> None:
         """Read the nodes of these, and of their users. named: paths where nodes may be that no broker of ours has made."""
-        users = {entity.user for entity in entities if entity.user is not None}
+        users = list(dict.fromkeys(entity.user for entity in entities if entity.user is not None))
         wanted = list(dict.fromkeys([*entities, *(Entity(user=user) for user in users)]))
         found = await asyncio.gather(*(self._node_of(entity, named.get(entity)) for entity in wanted))
         lists = await asyncio.gather(*(self._children(f"{Entity(user=user).path}/clients") for user in users))

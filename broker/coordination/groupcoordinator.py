@@ -245,7 +245,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             lead.missed.append(partial(self.marker_written, partition, producer_id, commit))
             return
         self._answer_committed(partition, lead, len(lead.pending))  # The offsets that stand before it.
-        for name in self._open.pop((partition, producer_id), ()):
+        for name in sorted(self._open.pop((partition, producer_id), ())):
             entry = self.entries.get(name)
             if entry is not None and entry.partition == partition:
                 self._feed(entry, Marker(producer_id, commit))
@@ -300,7 +300,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         except BatchError as error:
             _log.error("topic=%s partition=%d: %s", self.topic, loading.partition, error)
             return
-        for name in loading.open.pop((loading.partition, raw.producer_id), ()):
+        for name in sorted(loading.open.pop((loading.partition, raw.producer_id), ())):
             entry = loading.entries[name]
             if entry.partition == loading.partition:
                 entry.machine.offsets.end_transaction(raw.producer_id, commit)

@@ -159,7 +159,7 @@ def delete(group: Owner, event: DeleteOffsets, in_use: Collection[str], out: Out
 
 def on_topic_deleted(group: Owner, event: TopicDeleted, now: Now, out: Out) -> None:
     """Take back the offsets of a topic that is gone."""
-    gone = tuple(key for key in group.offsets.partitions() if key[0] == event.topic)
+    gone = tuple(sorted(key for key in group.offsets.partitions() if key[0] == event.topic))
     if gone and not group.dead:
         take_back(group, AfterRemoval(gone), [], out)
 

@@ -56,12 +56,17 @@ class Markers:
             self._tell_groups(partition, marker)
         return error
 
-    async def write_committed(self, partition: TopicPartition, marker: Marker, leader_epoch: int = ANY_EPOCH) -> MarkerAnswer:
-        """In a cluster: append a marker at once, if this broker leads the partition in that epoch, and wait for its commit."""
+    async def write_committed(
+        self, partition: TopicPartition, marker: Marker, leader_epoch: int = ANY_EPOCH, topic_id: bytes = b""
+    ) -> MarkerAnswer:
+        """In a cluster: append a marker at once, if this broker leads the partition in that epoch, and wait for its commit.
+        topic_id: of the topic that the transaction wrote to; the log of another one takes no such marker."""
         try:
-            offsets = self._parts.log_manager.offsets(*partition)
+            offsets, held = self._parts.log_manager.offsets(*partition), self._parts.log_manager.topic_id(*partition)
         except KafkaError as unknown:
             return MarkerAnswer(unknown.code)
+        if topic_id not in (b"", held):
+            return MarkerAnswer(ErrorCode.UNKNOWN_TOPIC_ID)
         if leader_epoch not in (ANY_EPOCH, offsets.leader_epoch):
             return MarkerAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         error, appended = self._append(partition, marker, offsets.leader_epoch)

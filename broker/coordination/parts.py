@@ -15,8 +15,8 @@ from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verif
 from penstock.pyx.log.logmanager import LogManager
 
 
-class OtherBrokers(Protocol):
-    """What the coordinators ask of the other brokers of a cluster. Raises ConnectionError where nobody has answered."""
+class BrokerSender(Protocol):
+    """Sends the coordinators' requests to other brokers of a cluster. Raises ConnectionError where nobody has answered."""
 
     async def verify(self, broker: int, question: Verification) -> Sequence[int]:
         """Ask the broker that coordinates a transaction; the error code of each partition."""
@@ -30,8 +30,9 @@ class OtherBrokers(Protocol):
         """Have a broker append markers to partitions that it leads; what it has answered."""
         ...
 
-    async def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether a partition that isn't known here was deleted, by the metadata store. Raises nothing: False."""
+    async def is_gone(self, partition: TopicPartition, topic_id: bytes = b"") -> bool:
+        """Whether a partition that isn't known here was deleted, by the metadata store. topic_id: of the topic that it was
+        one of; a later one of the name doesn't count then. Raises nothing: False."""
         ...
 
     async def next_picture(self, timeout_s: float) -> None:
@@ -63,7 +64,7 @@ class Parts(Protocol):
     features: Features
 
     @property
-    def cluster(self) -> OtherBrokers | None:
+    def cluster(self) -> BrokerSender | None:
         """None on a single node."""
         ...
 

@@ -5,7 +5,7 @@ A key and a value each start with two bytes of version; a key's version says wha
 other topic 0 a transactional id). No value is a tombstone. What Kafka wrote beside these (records of share and
 streams groups) is passed over, so that its folder can be opened. Written are OffsetCommitValue v3 (v1 where a
 client gave an expiry of its own), GroupMetadataValue v3, and TransactionLogValue v0, or v1 where a producer id was
-replaced or KIP-890 is in use.
+replaced, KIP-890 is in use, or ids of topics are known, as in a cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, split
 from penstock.pyx.record.rawbatch import records as open_batch
 from penstock.pyx.wire.header import decode_version, encode_versioned
-from penstock.pyx.wire.message import Message, WireError
+from penstock.pyx.wire.message import NIL_UUID, Message, WireError
 from penstock.pyx.wire.messages import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -136,13 +136,20 @@ def encode_transaction_record(transactional_id: str, record: object) -> KeyValue
         transaction_start_timestamp_ms=facts.started_ms,
         client_transaction_version=facts.client_version,
     )
-    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0
+    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0 or bool(facts.topic_ids)
     return key, encode_versioned(message, 1 if tagged else 0)
 
 
 def _by_topic(facts: Facts) -> list[TransactionLogValue.PartitionsSchema]:
-    topics = by_topic(sorted(facts.partitions))
-    return [TransactionLogValue.PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
+    form, ids = TransactionLogValue.PartitionsSchema, dict[str, list[bytes]]()
+    for name, topic_id in sorted(facts.topic_ids):
+        ids.setdefault(name, []).append(topic_id)
+    found = []
+    for name, partitions in by_topic(sorted(facts.partitions)).items():
+        first, *others = ids.get(name, [NIL_UUID])
+        found.append(form(topic=name, partition_ids=partitions, topic_id=first))
+        found += [form(topic=name, topic_id=one) for one in others]
+    return found
 
 
 def build_batches(pairs: Sequence[KeyValue], timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1) -> list[bytes]:
@@ -288,6 +295,9 @@ def _read_transaction_value(value: bytes | None) -> Facts | None:
         updated_ms=message.transaction_last_update_timestamp_ms,
         started_ms=message.transaction_start_timestamp_ms,
         client_version=message.client_transaction_version,
+        topic_ids=frozenset(
+            (topic.topic, bytes(topic.topic_id)) for topic in message.transaction_partitions or () if topic.topic_id != NIL_UUID
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.leads import Loading
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.markers import FENCED, Markers, is_done
-from penstock.broker.coordination.parts import OtherBrokers, Parts
+from penstock.broker.coordination.parts import BrokerSender, Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
 from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
@@ -46,7 +46,7 @@ from penstock.broker.coordination.transactions.state import (
     is_disposable,
 )
 from penstock.broker.topic import TRANSACTION_STATE, partition_in
-from penstock.broker.transactionmessages import Marker, MarkerAnswer
+from penstock.broker.transactionmessages import Marker, MarkerAnswer, TopicIds
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.record.rawbatch import RawBatch
@@ -181,8 +181,16 @@ class TransactionCoordinator(Coordinator[Transaction]):
             highest = max(highest, *(one for one in ids if one < BELIEVED), -1)
         return highest
 
-    def verify(self, name: str, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
-        """Whether a partition is in the ongoing transaction of that producer: an error code."""
+    def topic_ids_of(self, partitions: Iterable[TopicPartition]) -> TopicIds:
+        """Of which topics these are, as this broker shows them. On one node nothing is known by ids: a deleted topic leaves the
+        transactions before another one has its name."""
+        if self._parts.cluster is None:
+            return frozenset()
+        topics = {name: self._parts.topics.get(name) for name, _ in partitions}
+        return frozenset((name, topic.topic_id) for name, topic in topics.items() if topic is not None)
+
+    def verify(self, name: str, producer_id: int, producer_epoch: int, partition: TopicPartition, topic_id: bytes = b"") -> int:
+        """Whether a partition is in the ongoing transaction of that producer: an error code. topic_id: of its log."""
         try:
             machine = self.look_up(name)
         except KafkaError as error:
@@ -190,13 +198,13 @@ class TransactionCoordinator(Coordinator[Transaction]):
         return (
             ErrorCode.INVALID_PRODUCER_ID_MAPPING
             if machine is None
-            else verify(machine, producer_id, producer_epoch, partition)
+            else verify(machine, producer_id, producer_epoch, partition, topic_id)
         )
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
         if self._parts.cluster is not None:
-            self.spawn(self._deliver(self._parts.cluster, entry, self._marker(entry, action), action.partitions))
+            self.spawn(self._deliver(self._parts.cluster, entry, action))
             return None
         if self._covers(entry.name) or len(action.partitions) > MARKERS_AT_ONCE:
             self.spawn(self._write_many(entry, action))
@@ -204,14 +212,15 @@ class TransactionCoordinator(Coordinator[Transaction]):
         partitions = sorted(action.partitions)
         return self._markers_written(self._write(entry, action, partitions))
 
-    async def _deliver(
-        self, cluster: OtherBrokers, entry: Entry[Transaction], marker: Marker, partitions: frozenset[TopicPartition]
-    ) -> None:
+    async def _deliver(self, cluster: BrokerSender, entry: Entry[Transaction], action: WriteMarkers) -> None:
         """In a cluster."""
+        marker = self._marker(entry, action)
         late = asyncio.get_running_loop().call_later(LATE_S, self._feed, entry, MarkersLate())
         try:
             failpoint(BEFORE_MARKERS)
-            delivered = await self._delivery.deliver(cluster, marker, partitions, lambda: self.entries.get(entry.name) is entry)
+            delivered = await self._delivery.deliver(
+                cluster, marker, action.partitions, lambda: self.entries.get(entry.name) is entry, action.topic_ids
+            )
         except Exception:  # noqa: BLE001 - without its markers the transaction would hang: they are sent again
             _log.exception("the markers of %s can't be sent", entry.name)
             delivered = False

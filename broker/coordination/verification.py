@@ -7,13 +7,16 @@ leader of the partition. Whoever asks takes a guard of the log first, and append
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 from penstock import log
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.statelog import java_hash_partition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import TRANSACTION_STATE
-from penstock.broker.transactionmessages import Verification
+from penstock.broker.transactionmessages import TopicIds, Verification
 from penstock.errors import ErrorCode, KafkaError
 
 _log = log.get(__name__)
@@ -31,6 +34,7 @@ class Verifier:
         cluster = self._parts.cluster
         if cluster is None:
             return await self.answer(question)
+        question = replace(question, topic_ids=self._topic_ids(question))
         topic = self._parts.topics.get(TRANSACTION_STATE)
         leader = -1
         if topic is not None:
@@ -45,13 +49,23 @@ class Verifier:
             _log.warning("the coordinator of transactional_id=%s can't be asked: %s", question.transactional_id, error)
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(question.partitions)
 
+    def _topic_ids(self, question: Verification) -> TopicIds:
+        """Of which topics the logs here are. The coordinator may still show earlier topics of their names."""
+        found = set()
+        for name, index in question.partitions:
+            with contextlib.suppress(KafkaError):  # It isn't open: the append will be refused.
+                found.add((name, self._parts.log_manager.topic_id(name, index)))
+        return frozenset(found)
+
     async def answer(self, question: Verification) -> list[int]:
         """As the coordinator: the error code of each partition."""
         # A produce may name a transactional id that nobody has: no coordinator's topic is made for it.
         name, producer_id, epoch = question.transactional_id, question.producer_id, question.producer_epoch
         if not question.adds or self._transactions.find(name) is None:
-            return [self._transactions.verify(name, producer_id, epoch, partition) for partition in question.partitions]
-        event = AddPartitions(None, producer_id, epoch, question.partitions, client_version=2)
+            ids = dict(question.topic_ids)
+            asked = ((partition, ids.get(partition[0], b"")) for partition in question.partitions)
+            return [self._transactions.verify(name, producer_id, epoch, *one) for one in asked]
+        event = AddPartitions(None, producer_id, epoch, question.partitions, 2, question.topic_ids)
         try:
             error: int = await self._transactions.ask(name, event)
         except KafkaError as refused:

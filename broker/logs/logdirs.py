@@ -48,6 +48,7 @@ Key = tuple[str, int]
 _log = log.get(__name__)
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
+METADATA = "partition.metadata"
 """Ends of the names of folders that are no partition: a copy that is being made, one to be removed, one of no topic."""
 MOVING = ".moving"
 """A file in a move's copy, from before it has the partition's name until the old folder has it no more. It holds the id of the
@@ -179,14 +180,14 @@ class LogDirs:
             raise
         return cls(opened, node_id, flushes)
 
-    def admit(self, known: Mapping[str, str], holding: Mapping[str, int], forget: Path | None = None) -> dict[str, str]:
+    def admit(self, known: Mapping[str, str], placed: Mapping[str, int] | None, forget: Path | None = None) -> dict[str, str]:
         """Hold what is there against the folders that there were; the first start of all knows none. Answers those that
         there are from now on. Slow. Raises FolderError, OSError.
 
-        known: path by id. holding: partitions that the store places in a folder, by its id. forget: a folder whose partitions
-        are given up if they aren't there.
+        known: path by id. placed: partitions that the store places in a folder, by its id; None: a cluster's store doesn't, and
+        has other replicas. forget: a folder whose partitions are given up if they aren't there.
         """
-        missing = dict(known)
+        missing, holding = dict(known), placed or {}
         if forget is not None:
             self._given_up = ids_of(forget, known)
             missing = {one: path for one, path in known.items() if one not in self._given_up}
@@ -204,6 +205,11 @@ class LogDirs:
                 moved = [log_dir for log_dir in self._dirs if log_dir.partitions and not holding.get(log_dir.id)]
                 _tell_lost(lost, holding[one], {log_dir.path: len(log_dir.partitions) for log_dir in moved})
                 self._dirs.append(lost)
+            elif placed is None:
+                _log.warning(
+                    "log_dir=%s isn't in `log.dirs` any more: what lay in it is copied from other brokers, and a partition "
+                    "without another replica has no leader until it is back", path,
+                )  # fmt: skip
             else:
                 _log.info("log_dir=%s isn't in `log.dirs` any more; no partition lay in it", path)
         self._find()
@@ -494,7 +500,7 @@ def foreign(path: Path) -> str:
 def topic_id_in(folder: Path) -> bytes | None:
     """The id in a partition's `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or has none."""
     try:
-        text = (folder / "partition.metadata").read_text(encoding="ascii")
+        text = (folder / METADATA).read_text(encoding="ascii")
         topic_id = uuid_bytes(text.partition("topic_id: ")[2].strip())
     except (OSError, ValueError):
         return None
@@ -503,8 +509,12 @@ def topic_id_in(folder: Path) -> bytes | None:
 
 def set_aside(log_dir: LogDir, key: Key) -> None:
     """Rename a partition's folder that belongs to no topic any more, as Apache Kafka does with such. Raises OSError."""
+    is_known = topic_id_in(log_dir.holds(key)) is not None
     stray = give_way(log_dir, key, STRAY)
-    _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
+    if is_known:
+        _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
+    else:
+        _log.warning("a folder of topic=%s partition=%d whose %s names no topic is now %s", *key, METADATA, stray)
 
 
 def unmark(copy: Path) -> None:

@@ -139,11 +139,13 @@ class TopicLogs:
             left = await self._deleting.wait(PATIENCE_S)
             if not left:
                 break
-            _log.warning("the stop waits for deletions of topics in %s: does that disk hang?", ", ".join(map(str, left)))
+            _log.warning(
+                "the stop waits for deletions of topics in %s: does that disk hang?", ", ".join(sorted(map(str, left)))
+            )
         self._deleting.leave()
         if left:
             self.left_behind = True
-            _log.error("the stop leaves deletions in %s to the next start", ", ".join(map(str, left)))
+            _log.error("the stop leaves deletions in %s to the next start", ", ".join(sorted(map(str, left))))
 
     async def ask(self, key: Key, work: Callable[..., T], *given: object) -> T:
         """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock."""
@@ -396,7 +398,7 @@ class TopicLogs:
             jobs.append(Job(topic, state, log_dir, settings))
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
-        for path in {job.log_dir.path for job in jobs}:
+        for path in dict.fromkeys(job.log_dir.path for job in jobs):
             await loop.run_in_executor(self._executor, self._logs.write_overdue_checkpoints, str(path))
             await loop.run_in_executor(self._executor, sync_folder, path)
         for job in jobs:

@@ -149,6 +149,11 @@ LEASE_LEFT = Family(
     "gauge",
     "How long it may answer for acks=0 and 1, and coordinate, without hearing from ZooKeeper; -1: it needs no lease.",
 )
+SESSIONS_LOST = Family(
+    "kafka_server_sessionexpirelistener_zookeeperexpires",
+    "counter",
+    "How often it registered again, as its session was over or its registration gone: others led its partitions.",
+)
 ISOLATED = Family(
     "penstock_isolated_partitions",
     "gauge",

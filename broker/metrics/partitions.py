@@ -98,7 +98,8 @@ class PartitionGatherer:
             min_isr = topic_value(context.config, topic.configs, MIN_ISR) if MIN_ISR in topic.configs else everywhere
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
-                state = _state(partition, context.node_id, min_isr, is_controller)
+                # No more than there are copies: producers with acks=all are refused by that.
+                state = _state(partition, context.node_id, min(min_isr, len(partition.replicas)), is_controller)
                 counts[state] += 1
                 if (log_dir := context.dirs.of(key)) is not None and (figures := logs.get(key)) is not None:
                     folder_bytes[log_dir.path] += figures[0]

@@ -16,6 +16,7 @@ from penstock.broker.metrics.families import (
     QUEUE,
     REFUSED_TRUNCATIONS,
     REPLICATION_BYTES_IN,
+    SESSIONS_LOST,
     UNCLEAN_ELECTIONS,
 )
 from penstock.metrics import Page, one
@@ -38,6 +39,7 @@ def write(page: Page, figures: ReplicationFigures) -> None:
         (FETCH_ERRORS, figures.fetch_errors),
         (REFUSED_TRUNCATIONS, figures.refused_truncations),
         (COPIES_BEGUN_AGAIN, figures.begun_again),
+        (SESSIONS_LOST, figures.sessions_lost),
         (LEASE_LEFT, NO_LEASE_S if left_ms is None else left_ms / 1000),
         (ISOLATED, figures.isolated),
     ):

@@ -2,24 +2,36 @@
 
 In reading order:
 
-session         the metadata store of a cluster: one ZooKeeper session after the other
-registration    this broker's registration, and who else may have its id
-commits         waiting until records are committed
-leaseholder     the lease of the session: renewed by writes, told to the data plane
-replicas        the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
-controllership  who the controller is; and if it is this broker, its machine, fed
-reading         what a new controller reads of the store
-pictures        what the controller tells all brokers of all topics (UpdateMetadata)
-topics          the topics of a cluster, as handlers see them: changes go into the store, the picture comes from the controller
-wire            what brokers say to each other, between values and Kafka's messages
-peers           connections to other brokers
-requests        requests to other brokers, as values
-queues          questions to other brokers, many in a request
-transactions    what this broker asks others of transactions
-fetching        the fetcher threads, and the connections that they want
-leftovers       what deleted topics have left in the log folders of a broker that was away
-configchanges   configs of topics that another broker has altered
-growth          a single node becomes the first broker of a cluster
-joining         the start of a broker that joins a cluster
-member          all of it together: one broker's membership
+session          the metadata store of a cluster: one ZooKeeper session after the other
+brokerid         registering under this broker's id, and who else may have it
+commits          waiting until records are committed
+leaseholder      the lease of the session: renewed by writes, told to the data plane
+replicalogs      the logs of this broker's replicas, between machines and data plane
+proposals        what this broker proposes as a leader: other ISRs
+isolation        which partitions this broker leads and serves to no client, once the lease is over
+replicas         the replicas that this broker holds: roles from the controller become roles of logs and work for fetchers
+reading          what a controller reads of the store
+pictures         what the controller tells all brokers of all topics (UpdateMetadata)
+sender           what a controller sends through
+electioncount    how many leaders this broker has elected as the controller
+termevents       the events of a controller's term, one queue, and the work that puts them there
+storedtopics     the topics of the store, as a controller follows them
+topicdeletions   topics that somebody wants to be deleted
+leadermoves      leaders that are moved by somebody's wish
+term             one controller epoch of this broker: its machine, fed, and its decisions carried out
+controllership   who the controller is
+topics           the topics of a cluster, as handlers see them: changes go into the store, the picture comes from the controller
+wire             what brokers say to each other, between values and Kafka's messages
+peers            connections to other brokers
+requests         requests to other brokers, as values
+transactionwire  what brokers ask each other of transactions, between values and Kafka's messages
+queues           questions to other brokers, many in a request
+transactions     what this broker asks others of transactions
+fetching         the fetcher threads, and the connections that they want
+moves            what others lead by now that this broker led, as it finds by itself in the metadata store
+leftovers        what deleted topics have left in the log folders of a broker that was away
+configchanges    configs of topics that another broker has altered
+growth           a single node becomes the first broker of a cluster
+joining          the start of a broker that joins a cluster
+membership       all of it together: one broker as a member
 """

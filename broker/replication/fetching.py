@@ -12,6 +12,7 @@ from penstock import log
 from penstock.broker import tasks
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.replication.peers import Peers
+from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.net.fetcher import Fetchers, News
 
@@ -89,4 +90,4 @@ class Fetching:
 
 
 def _say(news: News) -> None:
-    _log.warning("topic=%s partition=%d leader=%d: %s", news.topic, news.partition, news.leader, news.error)
+    _log.warning("topic=%s partition=%d leader=%d: %s", news.topic, news.partition, news.leader, KafkaError(news.error))

@@ -158,7 +158,7 @@ async def _check_settled(single: Store) -> None:
 def _wanted(tree: Mapping[str, bytes], making: Mapping[str, list[int]]) -> dict[str, bytes]:
     """The nodes of the cluster's tree, by path. A partition whose log isn't made yet gets its state by the controller."""
     unmade = {paths.partition_state(name, index) for name, indices in making.items() for index in indices}
-    wanted = {path: b"" for path in _made_by_starts() if not _is_left_out(path)} | {paths.CONTROLLER_EPOCH: b"0"}
+    wanted = {path: b"" for path in sorted(_made_by_starts()) if not _is_left_out(path)} | {paths.CONTROLLER_EPOCH: b"0"}
     for name, data in tree.items():
         path = f"/{name}"
         if _is_left_out(path) or path in unmade:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from penstock.broker.listeners import Listener
 from penstock.broker.logs.folder import STORE, FolderError, cluster_of
 from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
+from penstock.broker.replication.brokerid import address_of, await_id, home_of
 from penstock.broker.replication.growth import grow
-from penstock.broker.replication.member import Cluster
-from penstock.broker.replication.registration import address_of
+from penstock.broker.replication.membership import Membership
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.store.zookeeper import ZooKeeperSessions
@@ -26,7 +26,7 @@ _log = log.get(__name__)
 
 
 class Joining:
-    """`begin`, `admit` once the log folders are open, `member` once this broker is reached by others."""
+    """`begin`, `admit` once the log folders are open, `membership` once this broker is reached by others."""
 
     topics = ClusterTopics
 
@@ -59,11 +59,13 @@ class Joining:
             raise _unadopted(dirs.first.path)
 
     async def admit(self, context: Context, forget: Path | None) -> None:
-        """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, FolderError,
-        OSError."""
+        """Hold the log folders against those that this broker had when it was a member last. Raises StoreError, IdTakenError
+        among them, FolderError, OSError."""
         marks, dirs, loop = context.topics.marks, context.dirs, asyncio.get_running_loop()
         known = await marks.log_dirs()
-        there = await loop.run_in_executor(None, dirs.admit, known, {}, forget)
+        there = await loop.run_in_executor(None, dirs.admit, known, None, forget)
+        # A start that is refused changes nothing in the store: it would part its broker from the log folders.
+        await await_id(context.store, self._node_id, str(context.advertised), home_of(dirs))
         failed = await marks.failed_log_dirs()
         self._lost = (set(known) - {log_dir.id for log_dir in dirs.online}) | set(failed)
         # Until a controller has dealt with it: the kernel may have dropped pages that it couldn't write.
@@ -76,19 +78,20 @@ class Joining:
             assert log_dir.folder is not None
             log_dir.folder.join(self.store.place)
 
-    def hear(self, context: Context) -> None:
-        """Say who hears of deleted topics."""
+    def hear(self, context: Context, brokers_changed: Callable[[], None]) -> None:
+        """Say who hears of deleted topics, and of other brokers."""
         assert isinstance(context.topics, ClusterTopics)
         context.topics.deleted = context.coordinators.topic_deleted
+        context.topics.brokers_changed = brokers_changed
 
     async def _note(self, topics: ClusterTopics, dirs: LogDirs) -> None:
         """A controller has dealt with what this broker may have lost."""
         await topics.logs.note_opened()
         await topics.marks.forget_failures(lambda failed: any(one.offline and one.id == failed for one in dirs))
 
-    def member(
+    def membership(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
-    ) -> Cluster:
+    ) -> Membership:
         """This broker as a member, which is still to `join`."""
         dirs, topics = context.dirs, context.topics
         assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
@@ -98,7 +101,7 @@ class Joining:
                 "a power cut came before this start, or may have: where a partition has no other replica, "
                 "its newest records may be gone, also those of a committed transaction; no producer is fenced for that"
             )
-        return Cluster(
+        return Membership(
             self._node_id,
             dirs.first.cluster_id,
             self._config,

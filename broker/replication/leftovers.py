@@ -46,14 +46,19 @@ class Leftovers:
         self._replicas = replicas
         self._is_known = is_known
         self._settled = settled
+        self._others: set[str] = set()
+        """Notes that don't name this broker. A note never gets more brokers, so it isn't read again."""
 
     async def run(self) -> None:
         """For as long as the session lasts. Raises StoreError."""
         await self._store.sync()
         while True:
             news = asyncio.Event()
-            for name in await self._store.children(paths.DELETED, setting(news)):
-                await self._take(name)
+            names = await self._store.children(paths.DELETED, setting(news))
+            self._others.intersection_update(names)
+            for name in names:
+                if name not in self._others:
+                    await self._take(name)
             if self._is_known:
                 for partition in self._replicas.unopened:
                     await self._check(partition)
@@ -73,6 +78,7 @@ class Leftovers:
             _log.error("what a deleted topic has left stays: %s", error)
             return
         if self._node_id not in brokers:
+            self._others.add(name)
             return
         stored = await read_one_topic(self._store, topic)
         if stored is not None and stored.topic_id == topic_id:
@@ -98,7 +104,7 @@ class Leftovers:
             return
         held = await self._replicas.topic_id_of(partition)
         if held is not None and not _is_placed(stored, partition, held, self._node_id):
-            await self._replicas.give_up(partition, held)
+            await self._replicas.set_stray_aside(partition, held)
 
 
 def _is_placed(stored: StoredTopic | None, partition: Partition, topic_id: bytes, broker: int) -> bool:

@@ -7,7 +7,8 @@ broker until it has answered.
 Each picture bears a number, which grows within the term: a broker refuses one that newer ones have overtaken.
 
 New leaders hear first: that a broker leads a partition is told once it has taken the role, or HOLD_S later. A client that came
-before would hear that it doesn't.
+before would hear that it doesn't. A partition's first leader, whom no client waits for yet, has until its answer, or until the
+request has failed.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Asked:
     request: LeaderAndIsrRequest
     led: set[Partition]
     held: set[Partition] = field(default_factory=set)
+    is_late: bool = False  # it has had HOLD_S
 
 
 class Pictures:
@@ -121,11 +123,19 @@ class Pictures:
         asked, peer = self._asked.get(image.state.leader), self._controller.peers.get(image.state.leader)
         if asked is None or not (partition in asked.led or (peer is not None and partition in peer.pending)):
             return False
+        if asked.is_late and not self._is_first(partition):
+            asked.held.discard(partition)
+            return False
         asked.held.add(partition)
         return True
 
+    def _is_first(self, partition: Partition) -> bool:
+        """Whether a partition is new: its leader is the first one."""
+        image = self._controller.partitions.get(partition)
+        return image is not None and image.state.partition_epoch == 0
+
     def on_roles(self, request: LeaderAndIsrRequest) -> None:
-        """A broker is being told its roles. It has HOLD_S for its answer."""
+        """A broker is being told its roles. It has HOLD_S for its answer, and longer for partitions that it leads first."""
         led = {role.partition for role in request.roles if role.state.leader == request.broker}
         self._asked[request.broker] = _Asked(request, led)
         self._running.start(self._hold_no_longer(request))
@@ -139,8 +149,13 @@ class Pictures:
 
     async def _hold_no_longer(self, request: LeaderAndIsrRequest) -> None:
         await asyncio.sleep(HOLD_S)
-        self.on_answered(request)
-        self.send()
+        asked = self._asked.get(request.broker)
+        if asked is not None and asked.request is request:
+            asked.is_late = True
+            late = {partition for partition in asked.held if not self._is_first(partition)}
+            asked.held -= late
+            self._released |= late
+            self.send()
 
     def send(self) -> None:
         """Tell whoever has something to hear, and isn't being told just now."""
@@ -162,7 +177,7 @@ class Pictures:
                 viewer.pending -= some
                 viewer.brokers_pending = False
                 try:
-                    error = await self._send(self._picture(broker, viewer, some, deleted))
+                    error = await self._send(self._picture(broker, viewer, sorted(some), deleted))
                 except OSError as failure:
                     error = ErrorCode.NETWORK_EXCEPTION
                     _log.debug("broker %d can't be told of %d partitions: %s", broker, len(some) + len(deleted), failure)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from penstock import log
 from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, owned, read_state
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
 from penstock.broker.context import Endpoint
-from penstock.broker.replication.registration import read_endpoints, read_rack
+from penstock.broker.replication.brokerid import read_endpoints, read_rack
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import TRANSACTION_STATE, check_name
@@ -112,7 +112,7 @@ async def read_one_topic(store: Store, name: str) -> StoredTopic | None:
         raise BadValueError(paths.topic(name), str(error)) from None
 
 
-async def read_states(store: Store, topics: Sequence[StoredTopic], patience_ms: int) -> dict[tuple[str, int], Image]:
+async def read_states(store: Store, topics: Sequence[StoredTopic], patience_ms: int) -> dict[tuple[str, int], PartitionImage]:
     """What the store has of each partition of these topics. One that can't be read is said and left out: nothing of it is
     decided. patience_ms: `unclean.recovery.timeout.ms`."""
     keys = [(topic, index) for topic in topics for index in range(len(topic.replicas))]
@@ -132,7 +132,7 @@ async def read_one_state(store: Store, partition: tuple[str, int]) -> LeaderAndI
     return None if node is None else read_state(paths.partition_state(*partition), node[0], node[2])
 
 
-def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, patience_ms: int) -> Image:
+def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, patience_ms: int) -> PartitionImage:
     if node is None:
         state = replace(NOT_CREATED, min_isr=topic.min_isr)
     else:
@@ -140,7 +140,7 @@ def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, 
         state = owned(read_state(path, node[0], node[2]), topic.topic_id, topic.min_isr)
         if strangers := set(state.isr) - set(topic.replicas[index]):
             raise BadValueError(path, f"`isr` names {sorted(strangers)}, which are no replicas of it")
-    image = Image(
+    image = PartitionImage(
         topic.topic_id,
         topic.replicas[index],
         state,

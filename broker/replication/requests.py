@@ -104,3 +104,14 @@ async def announce_stop(peers: Peers, controller: int, broker: int, broker_epoch
     """Tell the controller that a broker is about to stop: an error, and what it still leads."""
     request = forms.ControlledShutdownRequest(broker_id=broker, broker_epoch=broker_epoch)
     return await peers.ask(controller, forms.ControlledShutdownRequest.API_KEY, lambda: request, wire.read_remaining)
+
+
+async def count_led(peers: Peers, broker: int, topic_id: bytes) -> int:
+    """How many partitions of a topic a broker shows to its clients, with a leader each; 0: it doesn't know the topic."""
+    form = forms.MetadataRequest
+    request = form(topics=[form.MetadataRequestTopic(topic_id=topic_id, name=None)], allow_auto_topic_creation=False)
+    return await peers.ask(broker, form.API_KEY, lambda: request, _count_led)
+
+
+def _count_led(answer: forms.MetadataResponse) -> int:
+    return sum(partition.leader_id >= 0 for topic in answer.topics for partition in topic.partitions)

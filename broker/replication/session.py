@@ -1,7 +1,7 @@
 """The metadata store of a broker in a cluster: one session with its tree after the other, behind one `Store`.
 
 The tree is in a ZooKeeper, or, of brokers in one process, in a file that they share: `Sessions` is one broker's door to it. A
-broker's registration, its watches and the lead as controller end with a session. Their owner begins them again (`member.py`).
+broker's registration, its watches and the lead as controller end with a session. `membership.py` begins them again.
 Whoever only reads and writes nodes has this object: between two sessions its calls raise SessionLostError.
 """
 

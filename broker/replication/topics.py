@@ -1,25 +1,30 @@
 """The topics of a cluster, as handlers see them.
 
 A change goes into the store, by whichever broker was asked: it is the controller that then makes it true, and tells all brokers
-(UpdateMetadata). So a change is done here once the controller's picture shows it. The configs of topics are read
-from the store: when a topic is seen for the first time, and when a node below `/config/changes` says that they are others.
+(UpdateMetadata). So a change is done here once the controller's picture shows it, on each broker that lives: the client may
+ask any of them next. The configs of topics are read from the store: when a topic is seen for the first time, and when a node
+below `/config/changes` says that they are others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.cluster import metadata
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.logs.logdirs import Key
+from penstock.broker.replication.reading import read_one_topic
 from penstock.broker.store.base import (
     BadValueError,
     BadVersionError,
@@ -28,6 +33,7 @@ from penstock.broker.store.base import (
     Event,
     NodeExistsError,
     NoNodeError,
+    Set,
     Stat,
     Watch,
     paths,
@@ -44,6 +50,10 @@ SHOWN_S = 60.0
 """How long a change waits to be shown by a controller."""
 CATCH_UP_S = 5.0
 """How long an answer waits for the picture, of a topic that another broker may have made or deleted a moment ago."""
+TOLD_S = 5.0
+"""How long a change waits for the other brokers, once this one shows it."""
+LOOK_S = 0.01
+"""How often they are asked meanwhile, at first."""
 KEEPING = {"retention.ms": "-1", "retention.bytes": "-1"}
 """The configs of a topic of which they can't be read: nothing of it is deleted by mistake."""
 
@@ -51,8 +61,9 @@ _log = log.get(__name__)
 
 
 class Stored(NamedTuple):
-    """What the store says of a topic: its own configs, and the replicas of each partition."""
+    """What the store says of a topic: its id, its own configs, and the replicas of each partition."""
 
+    topic_id: str
     configs: dict[str, str]
     replicas: list[list[int]]
 
@@ -71,6 +82,8 @@ class ClusterTopics(Topics):
     """The brokers of the controller's last picture."""
     controller = -1
     """The broker that sent it."""
+    count_led: Callable[[int, bytes], Awaitable[int]]
+    """How many partitions of a topic, by its id, another broker shows with a leader. Raises ConnectionError."""
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
@@ -87,6 +100,8 @@ class ClusterTopics(Topics):
         """Held from reading what the store has of topics until that is shown: what was read before isn't shown over it."""
         self.deleted: Callable[[str], None] = lambda name: None
         """Called when a topic is seen no more, before one of its name can be seen."""
+        self.brokers_changed: Callable[[], None] = lambda: None
+        """Called when other brokers live, or the same ones elsewhere."""
 
     @property
     def brokers(self) -> list[int]:
@@ -98,10 +113,9 @@ class ClusterTopics(Topics):
         """Where brokers stand that say it."""
         return {broker: one.rack for broker, one in self.live.items() if one.rack is not None}
 
-    async def until_live(self, brokers: Set[int]) -> None:
+    async def until_live(self, brokers: AbstractSet[int]) -> None:
         """Wait until a controller's picture shows that all of these live."""
-        while not (self.controller >= 0 and brokers <= self.live.keys()):
-            await self._shown.wait()
+        await self._is_shown(lambda: self.controller >= 0 and brokers <= self.live.keys(), None)
 
     def is_overtaken(self, picture: UpdateMetadata) -> bool:
         """Whether the controller sent a picture before one that is shown."""
@@ -111,6 +125,8 @@ class ClusterTopics(Topics):
         """What the store says for a picture. Raises StoreError."""
         seen = _by_name(picture)
         new = [name for name, some in seen.items() if not self._is_known(name, some[0].topic_id) or self._has_grown(name, some)]
+        if new:
+            await self._store.sync()
         read = await asyncio.gather(*map(self._prepare, new))
         topics = {name: one for name, one in zip(new, read, strict=True) if one is not None}
         return Prepared(topics, await self._find_gone(picture))
@@ -128,7 +144,7 @@ class ClusterTopics(Topics):
 
     async def _is_gone(self, topic: Topic) -> bool:
         try:
-            return await self._stored_id(topic.name) != uuid_text(topic.topic_id)
+            return await self._live_id(topic.name) != uuid_text(topic.topic_id)
         except BadValueError as error:
             _log.error("topic=%s stays as it is, though its controller names it no more: %s", topic.name, error.why)
             return False
@@ -138,7 +154,11 @@ class ClusterTopics(Topics):
         if found is None:
             return None  # It was deleted meanwhile.
         partitions = found[0].table("partitions")
-        return Stored(await self.read_configs(name), [list(partitions[key]) for key in sorted(partitions, key=int)])
+        return Stored(
+            found[0].text("topic_id"),
+            await self.read_configs(name),
+            [list(partitions[key]) for key in sorted(partitions, key=int)],
+        )
 
     def _has_grown(self, name: str, told: Sequence[PartitionMetadata]) -> bool:
         topic = self._by_name.get(name)
@@ -146,7 +166,10 @@ class ClusterTopics(Topics):
 
     def take(self, picture: UpdateMetadata, prepared: Prepared) -> None:
         """Show what the controller tells, with what `prepare` has read for it."""
+        before = self.live
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
+        if self.live != before:
+            self.brokers_changed()
         for topic in prepared.gone:
             _log.warning("topic=%s was deleted while this broker heard nothing: it isn't shown any more", topic.name)
             self._hide_deleted(topic)
@@ -172,11 +195,17 @@ class ClusterTopics(Topics):
         """A topic is shown with all its partitions from the first moment on: by a part of them keys would go elsewhere."""
         topic, (first, *_) = self._by_name.get(name), told
         if topic is not None and topic.topic_id != first.topic_id:
+            if read is not None and read.topic_id == uuid_text(topic.topic_id):
+                _log.warning("topic=%s stays as it is: its controller speaks of one that isn't there", name)
+                return
             self._hide_deleted(topic)  # Deleted and made again since the last picture.
             topic = None
         if first.state.leader == BEING_DELETED:
             if topic is not None:
                 self._hide_deleted(topic)
+            return
+        if read is not None and read.topic_id != uuid_text(first.topic_id):
+            _log.warning("topic=%s isn't shown: the store has another one of that name", name)
             return
         states = {} if topic is None else {state.index: state for state in topic.partitions}
         for index, replicas in enumerate(() if read is None else read.replicas):
@@ -185,6 +214,7 @@ class ClusterTopics(Topics):
             states[one.partition[1]] = PartitionState(
                 one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
                 away=list(one.offline), is_isolated=one.partition in self._isolated,
+                eligible=list(one.state.elr), last_eligible=list(one.state.unclean),
             )  # fmt: skip
         if sorted(states) != list(range(len(states))):
             _log.warning("topic=%s isn't shown: the store has it no more, or without some of its partitions", name)
@@ -194,6 +224,19 @@ class ClusterTopics(Topics):
             self.show(Topic(name, first.topic_id, partitions, {} if read is None else read.configs))
         else:
             topic.partitions[:] = partitions
+
+    def show_leaders(self, states: Mapping[Partition, LeaderAndIsr]) -> None:
+        """Show who leads these partitions, as this broker has read it in the store before the controller told it."""
+        for (name, index), state in states.items():
+            topic = self._by_name.get(name)
+            if topic is None or index >= len(topic.partitions) or state.topic_id not in (b"", topic.topic_id):
+                continue
+            shown = topic.partitions[index]
+            if shown.leader_epoch < state.leader_epoch:
+                shown.leader, shown.leader_epoch, shown.isr = state.leader, state.leader_epoch, list(state.isr)
+        self.version += 1
+        self._wake()
+        self.changed.set()
 
     def _hide_deleted(self, topic: Topic) -> None:
         self.note_deleted(topic.name)
@@ -225,15 +268,22 @@ class ClusterTopics(Topics):
             _log.warning("topic=%s: %s", name, sentence)
         return node._replace(texts=configs)
 
-    async def is_gone(self, partition: Partition) -> bool:
-        """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. Raises
-        StoreError."""
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
+        """Whether a partition that isn't shown was deleted, or its topic is being: absence here says nothing. topic_id: of the
+        topic that it was one of; b"": whichever has the name. Raises StoreError."""
         name, index = partition
         await self._store.sync()
-        if await self._store.exists(paths.deleted_topic(name)) is not None:
-            return True
         found = await self._read_topic(name)
-        return found is None or str(index) not in found[0].table("partitions")
+        if found is None or str(index) not in found[0].table("partitions"):
+            return True
+        stored_id = found[0].text("topic_id")
+        if topic_id and stored_id != uuid_text(topic_id):
+            return True
+        try:
+            meant, _ = await self._store.get(paths.deleted_topic(name))
+        except NoNodeError:
+            return False
+        return meant in (b"", stored_id.encode())
 
     async def next_picture(self, timeout_s: float) -> None:
         """Wait until the controller's next picture is shown, or the time is over."""
@@ -241,31 +291,60 @@ class ClusterTopics(Topics):
             async with asyncio.timeout(timeout_s):
                 await self._shown.wait()
 
+    async def _is_shown(self, is_so: Callable[[], bool], within_s: float | None) -> bool:
+        """Wait until the controller's pictures show something, or the time is over: whether they do."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not is_so():
+                    await self._shown.wait()
+                return True
+        return False
+
     async def _until(self, is_done: Callable[[], bool], what: str) -> None:
         """Until the controller's picture shows it. Raises KafkaError REQUEST_TIMED_OUT."""
-        try:
-            async with asyncio.timeout(SHOWN_S):
-                while not is_done():
-                    await self._shown.wait()
-        except TimeoutError:
-            raise _not_carried_out(what) from None
+        if not await self._is_shown(is_done, SHOWN_S):
+            raise _not_carried_out(what)
 
     async def catch_up(self, name: str) -> None:
         """Wait until the topic of a name is shown as the store has it, or CATCH_UP_S are over. Raises KafkaError."""
         async with stored(name):
             await self._store.sync()
-            stored_id = await self._stored_id(name)
+            stored_id = await self._live_id(name)
 
-        def is_shown() -> bool:
+        def is_as_stored() -> bool:
             topic = self._by_name.get(name)
             return (None if topic is None else uuid_text(topic.topic_id)) == stored_id
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_S):
-                while not is_shown():
-                    await self._shown.wait()
+        await self._is_shown(is_as_stored, CATCH_UP_S)
 
-    async def _stored_id(self, name: str) -> str | None:
+    async def _until_told(self, topic_id: bytes, is_told: Callable[[int], bool], is_so: Callable[[], bool], what: str) -> None:
+        """Wait until each other broker that lives shows as many led partitions of a topic as a change left, since a client may
+        ask it next; for as long as that is so here, and TOLD_S at most. A broker that can't be reached isn't waited for: nor do
+        clients reach it."""
+        late = {broker for broker in self.live if broker != self._node_id}
+
+        async def wait(broker: int) -> None:
+            pause_s = LOOK_S
+            with contextlib.suppress(ConnectionError):
+                while broker in self.live and is_so() and not is_told(await self.count_led(broker, topic_id)):
+                    await asyncio.sleep(pause_s)
+                    pause_s *= 2
+            late.discard(broker)
+
+        try:
+            async with asyncio.timeout(TOLD_S):
+                await asyncio.gather(*map(wait, sorted(late)))
+        except TimeoutError:
+            _log.warning("%s is answered, though brokers %s have not heard of it within %g s", what, sorted(late), TOLD_S)
+
+    async def stored_id(self, name: str) -> bytes | None:
+        """The id of the topic that the store has under a name now, also while somebody deletes it; None: it has none. Raises
+        StoreError."""
+        await self._store.sync()
+        stored = await read_one_topic(self._store, name)
+        return None if stored is None else stored.topic_id
+
+    async def _live_id(self, name: str) -> str | None:
         """The id of a topic that the store has and nobody is deleting. Raises StoreError."""
         if await self._store.exists(paths.deleted_topic(name)) is not None:
             return None
@@ -327,8 +406,9 @@ class ClusterTopics(Topics):
         return topic_id
 
     async def _until_served(self, name: str, topic_id: bytes, partitions: int, what: str) -> None:
-        """Until the controller's picture shows a topic with leaders for so many partitions. Raises KafkaError, one of
-        UNKNOWN_TOPIC_OR_PARTITION as soon as the topic was deleted again: no picture would ever show it."""
+        """Until the controller's picture shows a topic with leaders for so many partitions, here and on the other brokers.
+        Raises KafkaError, one of UNKNOWN_TOPIC_OR_PARTITION as soon as the topic was deleted again: no picture would ever show
+        it."""
         wants_look = True
 
         def look(_: str, __: Event) -> None:
@@ -346,6 +426,8 @@ class ClusterTopics(Topics):
                     await shown.wait()
         except TimeoutError:
             raise _not_carried_out(what) from None
+        is_so = partial(self._serves, name, topic_id, partitions)
+        await self._until_told(topic_id, lambda led: led >= partitions, is_so, what)
 
     async def _check_stored(self, name: str, topic_id: bytes, changed: Watch) -> None:
         """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION if a topic that was there is the store's no more."""
@@ -386,15 +468,17 @@ class ClusterTopics(Topics):
             return
         is_stored = False
         while not is_stored:
-            version = await self._until_as_stored(topic)
+            guard, version = await self._until_as_stored(topic)
             async with self._changes:
                 self.check_is_there(topic)
                 self._check_growth(topic, count)
-                is_stored = await self._store_grown(topic, count, version, assignment)
+                is_stored = await self._store_grown(topic, count, guard, version, assignment)
         await self._until_served(name, topic.topic_id, count, f"the growth of topic '{name}'")
 
-    async def _store_grown(self, topic: Topic, count: int, version: int, assignment: Sequence[Sequence[int]] | None) -> bool:
-        """Write the node of a topic that grows; False: its version is another one by now. Raises KafkaError."""
+    async def _store_grown(
+        self, topic: Topic, count: int, guard: Check, version: int, assignment: Sequence[Sequence[int]] | None
+    ) -> bool:
+        """Write the node of a topic that grows; False: it isn't as it was read, or may not be. Raises KafkaError."""
         have = len(topic.partitions)
         factor = min(len(topic.partitions[0].replicas), len(self.brokers))
         placed = assignment or place(self.brokers, count - have, factor, topic.topic_id, have, self.racks)
@@ -402,16 +486,17 @@ class ClusterTopics(Topics):
         grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.configs)
         async with stored(topic.name):
             try:
-                await self._store.set(paths.topic(topic.name), topic_json(grown), version)
+                await self._store.multi([guard, Set(paths.topic(topic.name), topic_json(grown), version)])
             except (BadVersionError, NoNodeError):
                 return False
         return True
 
-    async def _until_as_stored(self, topic: Topic) -> int:
-        """Wait until a topic is shown with the partitions that the store has: it may have grown since. The version of its node.
-        Raises KafkaError."""
+    async def _until_as_stored(self, topic: Topic) -> tuple[Check, int]:
+        """Wait until a topic is shown with the partitions that the store has: it may have grown since. What says that the node
+        is this topic's still, and the node's version. Raises KafkaError."""
         while True:
             async with stored(topic.name):
+                guard = await self._no_deletion()
                 found = await self._read_topic(topic.name)
                 if found is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' is being deleted.")
@@ -420,22 +505,28 @@ class ClusterTopics(Topics):
             if node.text("topic_id") != uuid_text(topic.topic_id):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' was deleted and made again.")
             if there == len(topic.partitions):
-                return stat.version
+                return guard, stat.version
             await self._until(
                 lambda there=there: self._by_name.get(topic.name) is not topic or len(topic.partitions) >= there,  # type: ignore[misc]
                 f"the growth of topic '{topic.name}' to {there} partitions",
             )
 
+    async def _no_deletion(self) -> Check:
+        """The operation that holds until any topic is deleted. The nodes of a topic that is made again begin with the versions
+        that a former one's had (*a topic that gets configs or partitions of the former one of its name*). Raises StoreError."""
+        await self._store.sync()
+        _, stat = await self._store.get(paths.DELETED)
+        return Check(paths.DELETED, stat.version)
+
     async def own_configs(self, name: str) -> ConfigNode:
         """A topic's own configs as the store has them, for `alter_configs`: they are in force when it returns. Raises
         KafkaError, StoreError."""
-        if self.get(name) is None:
-            await self.catch_up(name)
-        self.known(name)
-        await self._store.sync()
+        guard = await self._no_deletion()
+        await self.catch_up(name)
+        topic = self.known(name)
         node, _ = await self._take_configs(name)
-        self.known(name)
-        return node
+        self.check_is_there(topic)
+        return node._replace(guards=(guard,))
 
     async def alter_configs(self, name: str, configs: Mapping[str, str], own: ConfigNode) -> None:
         """Replace a topic's own configs where they are `own`: durable when it returns, in force here; other brokers follow.
@@ -446,7 +537,7 @@ class ClusterTopics(Topics):
             check_topic_configs(self._config, configs)
             try:
                 # The topic is there still: its configs are removed with it.
-                await self._store.multi([Check(paths.topic(name)), own.written(configs), notification(own.path)])
+                await self._store.multi([Check(paths.topic(name)), *own.guards, own.written(configs), notification(own.path)])
             except NoNodeError as error:
                 if error.path != paths.topic(name):
                     raise
@@ -476,8 +567,10 @@ class ClusterTopics(Topics):
                 await self._store.create(paths.deleted_topic(name), uuid_text(topic.topic_id).encode())
             except NodeExistsError:
                 _log.debug("topic=%s is being deleted already", name)
-        await self._until(lambda: not self._is_known(name, topic.topic_id), f"the deletion of topic '{name}'")
+        what = f"the deletion of topic '{name}'"
+        await self._until(lambda: not self._is_known(name, topic.topic_id), what)
         await self._until_free(name)
+        await self._until_told(topic.topic_id, lambda led: led == 0, lambda: True, what)
 
     async def _until_free(self, name: str) -> None:
         """Until the controller has removed the nodes of a deleted topic, so that one of its name can be made."""

@@ -12,12 +12,12 @@ array elements that the other broker accepts of a request (`dispatch.ELEMENTS_MA
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.broker.cluster import messages
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NEVER_NEW, NO_EPOCH, NO_LEADER, LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, Partition
 from penstock.broker.topic import NAME_MAX, check_name
 from penstock.errors import ErrorCode, KafkaError
@@ -57,7 +57,7 @@ def write_roles(request: messages.LeaderAndIsrRequest) -> forms.LeaderAndIsrRequ
                     leader=role.state.leader,
                     partition_epoch=role.state.partition_epoch,
                     replicas=list(role.replicas),
-                    is_new=role.state.partition_epoch == 0,
+                    is_new=role.state.is_new,
                     broker_epochs=[
                         form.BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in role.broker_epochs.items()
                     ],
@@ -84,7 +84,7 @@ def read_roles(message: forms.LeaderAndIsrRequest) -> messages.LeaderAndIsrReque
             _partition(topic.topic_name, one.partition_index),
             _read_topic_id(topic.topic_id),
             _brokers(one.replicas),
-            _read_state(one, _at_least(NO_LEADER, one.leader), _at_least(0, one.partition_epoch)),
+            _read_told_state(one),
             _broker_epochs(one.broker_epochs),
         )
         for topic in message.topic_states
@@ -93,6 +93,11 @@ def read_roles(message: forms.LeaderAndIsrRequest) -> messages.LeaderAndIsrReque
     _check_once([role.partition for role in roles])
     _check_topics((role.partition[0], role.topic_id) for role in roles)
     return messages.LeaderAndIsrRequest(*_sender(message), roles)
+
+
+def _read_told_state(one: forms.LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> LeaderAndIsr:
+    state = _read_state(one, _at_least(NO_LEADER, one.leader), _at_least(0, one.partition_epoch))
+    return replace(state, new_at=one.partition_epoch if one.is_new else NEVER_NEW)
 
 
 def write_role_answers(

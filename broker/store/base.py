@@ -346,6 +346,7 @@ class paths:
     CHANGES = "/config/changes"
     INCARNATIONS = "/penstock/incarnations"
     ALIVE = "/penstock/alive"
+    MOVED = "/penstock/moved"
     DELETED = "/penstock/deleted"
     DEFAULT_ENTITY = "<default>"
 
@@ -363,6 +364,11 @@ class paths:
     def alive(node_id: int) -> str:
         """What a broker writes to again and again, to learn that its session lives (ephemeral)."""
         return f"{paths.ALIVE}/{node_id}"
+
+    @staticmethod
+    def moved(node_id: int) -> str:
+        """What the controller writes to whenever another broker is elected in place of one that lives; the node stays."""
+        return f"{paths.MOVED}/{node_id}"
 
     @staticmethod
     def deleted_topic(name: str) -> str:

@@ -29,7 +29,7 @@ from enum import Enum
 from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, Stat, parents_of
 
 
-class Outcome(Enum):
+class LostOutcome(Enum):
     """What became of it."""
 
     DONE = "done"
@@ -61,7 +61,9 @@ def sequence_nodes(operations: Sequence[Operation]) -> list[Create]:
     return [one for one in operations if isinstance(one, Create) and one.sequence]
 
 
-def outcome(operations: Sequence[Operation], nodes: Nodes, before: int, session: int) -> tuple[Outcome, list[str | int | None]]:
+def outcome(
+    operations: Sequence[Operation], nodes: Nodes, before: int, session: int
+) -> tuple[LostOutcome, list[str | int | None]]:
     """What became of a `multi`; if it is done, what it would have answered.
 
     nodes: those that `looked_at` names, and of sequences all children that may be one. before: the newest zxid of when it was
@@ -71,46 +73,46 @@ def outcome(operations: Sequence[Operation], nodes: Nodes, before: int, session:
     twice = {path for path, count in Counter(one.path for one in changes).items() if count > 1}
     alone = len(changes) == 1
     said = [(one, _tells(one, nodes, before, session, twice=one.path in twice, alone=alone)) for one in changes]
-    if any(word is Outcome.NOT_DONE for _, word in said):
-        return Outcome.NOT_DONE, []
-    done = [one for one, word in said if word is Outcome.DONE]
+    if any(word is LostOutcome.NOT_DONE for _, word in said):
+        return LostOutcome.NOT_DONE, []
+    done = [one for one, word in said if word is LostOutcome.DONE]
     if not done:
         gone = changes and all(isinstance(one, Delete) and nodes.get(one.path) is None for one in changes)
-        return (Outcome.DONE, [None] * len(operations)) if gone else (Outcome.UNKNOWN, [])
+        return (LostOutcome.DONE, [None] * len(operations)) if gone else (LostOutcome.UNKNOWN, [])
     zxid = max(_zxid(one, nodes, before, session) for one in done)
     answers = [_answer(one, nodes, zxid, session, twice=one.path in twice) for one in operations]
     if any(answer is None and isinstance(one, (Create, Set)) for one, answer in zip(operations, answers, strict=True)):
-        return Outcome.UNKNOWN, []  # It is done, but a name or a version that the caller needs has gone since.
-    return Outcome.DONE, answers
+        return LostOutcome.UNKNOWN, []  # It is done, but a name or a version that the caller needs has gone since.
+    return LostOutcome.DONE, answers
 
 
-def _tells(one: Operation, nodes: Nodes, before: int, session: int, *, twice: bool, alone: bool) -> Outcome:
+def _tells(one: Operation, nodes: Nodes, before: int, session: int, *, twice: bool, alone: bool) -> LostOutcome:
     node = nodes.get(one.path)
     above = [found for path in ("/", *parents_of(one.path)) if (found := nodes.get(path)) is not None]
     quiet = bool(above) and above[-1].children_zxid <= before
     if isinstance(one, Create) and one.sequence:
         if quiet:
-            return Outcome.NOT_DONE
-        return Outcome.DONE if one.ephemeral and _made(one, nodes, before, session) else Outcome.UNKNOWN
+            return LostOutcome.NOT_DONE
+        return LostOutcome.DONE if one.ephemeral and _made(one, nodes, before, session) else LostOutcome.UNKNOWN
     if node is None:
-        return Outcome.NOT_DONE if quiet else Outcome.UNKNOWN
+        return LostOutcome.NOT_DONE if quiet else LostOutcome.UNKNOWN
     was_there = node.stat.created_zxid <= before
     match one:
         case Create(_, data, ephemeral):
             if was_there:
-                return Outcome.UNKNOWN if twice else Outcome.NOT_DONE
+                return LostOutcome.UNKNOWN if twice else LostOutcome.NOT_DONE
             mine = node.stat.ephemeral_session == session if ephemeral else node.stat.version == 0 and node.data == data != b""
-            return Outcome.DONE if mine and not twice else Outcome.UNKNOWN
+            return LostOutcome.DONE if mine and not twice else LostOutcome.UNKNOWN
         case Set(_, data, version):
             if node.stat.modified_zxid <= before:
-                return Outcome.NOT_DONE
+                return LostOutcome.NOT_DONE
             if twice or not was_there or version not in (ANY_VERSION, node.stat.version - 1):
-                return Outcome.UNKNOWN
+                return LostOutcome.UNKNOWN
             if node.data == data:
-                return Outcome.UNKNOWN if version == ANY_VERSION and not alone else Outcome.DONE
-            return Outcome.UNKNOWN if version == ANY_VERSION else Outcome.NOT_DONE
+                return LostOutcome.UNKNOWN if version == ANY_VERSION and not alone else LostOutcome.DONE
+            return LostOutcome.UNKNOWN if version == ANY_VERSION else LostOutcome.NOT_DONE
         case _:
-            return Outcome.NOT_DONE if was_there else Outcome.UNKNOWN
+            return LostOutcome.NOT_DONE if was_there else LostOutcome.UNKNOWN
 
 
 def _zxid(one: Operation, nodes: Nodes, before: int, session: int) -> int:

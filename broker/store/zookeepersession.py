@@ -39,7 +39,7 @@ from penstock.broker.store.base import (
     Watch,
     parent_of,
 )
-from penstock.broker.store.outcome import Nodes, Outcome, Seen, looked_at, outcome, sequence_nodes
+from penstock.broker.store.outcome import LostOutcome, Nodes, Seen, looked_at, outcome, sequence_nodes
 from penstock.broker.store.zookeeperclient import EVENTS, UNANSWERED, Client, Handler, answers_of, commit, explained, stat_of
 
 WINDOW = 128
@@ -246,9 +246,9 @@ class Session:
             became, answers = await self._find_out(call)
             if call not in self._sent:
                 return  # Its answer was on the way all the same.
-            if became is Outcome.DONE:
+            if became is LostOutcome.DONE:
                 return self._done(call, answers)
-            if became is Outcome.UNKNOWN:
+            if became is LostOutcome.UNKNOWN:
                 return self._fail(call, UnknownOutcomeError(call.path, "the connection to ZooKeeper broke before it answered"))
         del self._sent[call]
         if call.answer.done():
@@ -259,14 +259,14 @@ class Session:
             )
         self._send(call)
 
-    async def _find_out(self, call: _Call) -> tuple[Outcome, list[str | int | None]]:
+    async def _find_out(self, call: _Call) -> tuple[LostOutcome, list[str | int | None]]:
         try:
             nodes = await self._look(call.writes)
         except UNANSWERED:
             raise
         except exceptions.KazooException as error:
             _log.warning("a change of %s may be made or not: the node can't be read: %s", call.path, type(error).__name__)
-            return Outcome.UNKNOWN, []
+            return LostOutcome.UNKNOWN, []
         return outcome(call.writes, nodes, call.before, self.number)
 
     async def _look(self, operations: Sequence[Operation]) -> Nodes:

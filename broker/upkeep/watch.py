@@ -58,7 +58,7 @@ SENTENCES = {
 _log = log.get(__name__)
 
 
-class Watch(tasks.Background):
+class PlaneWatch(tasks.Background):
     """Watches one data plane from `start` to `stop`. On the loop."""
 
     NAME = "watch"

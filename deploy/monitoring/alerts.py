@@ -71,6 +71,8 @@ CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
 OFFLINE = "kafka_controller_kafkacontroller_offlinepartitionscount"
 UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
 UNDER_MIN_ISR = "kafka_server_replicamanager_underminisrpartitioncount"
+UNCLEAN = "kafka_controller_controllerstats_uncleanleaderelections_total"
+SESSIONS_LOST = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
 ROWS, REJECTS = "penstock_night_rows", "penstock_night_rejects"
 HOSTILE = "it's $(reboot)"
 FOLDER = {**BROKER, "folder": "/srv/penstock/a/log"}
@@ -175,6 +177,36 @@ BROKER_ALERTS = (
             fires("penstock_lease_left_seconds", BROKER, "3 0x5", 4),
             quiet("penstock_lease_left_seconds", BROKER, "3x5", 4),
             quiet("penstock_lease_left_seconds", BROKER, "-1x5", 4),
+        ),
+    ),
+    Alert(
+        "PenstockSessionLost",
+        "warning",
+        f"increase({SESSIONS_LOST}[{{1h}}]) > 0",
+        "{0m}",
+        "Broker {{ $labels.instance }} has lost its session with ZooKeeper within {1h}: others led its partitions meanwhile.",
+        "journalctl -u penstock-broker -g -i 'session|lease' -n 30; penstock cluster -b <instance>:9092",
+        "The machine stood still or was cut off for longer than `zookeeper.session.timeout.ms`, or ZooKeeper was. Nothing that "
+        "acks=all answered is lost. Look at the machine's processors, its memory and the network.",
+        (
+            fires(SESSIONS_LOST, BROKER, "0x5 1x30", 10),
+            quiet(SESSIONS_LOST, BROKER, "1x30", 10),
+            quiet(SESSIONS_LOST, BROKER, "0x5 1x90", 80),
+        ),
+    ),
+    Alert(
+        "PenstockUncleanElection",
+        "critical",
+        f"increase({UNCLEAN}[{{1h}}]) > 0",
+        "{0m}",
+        "Controller {{ $labels.instance }} has elected a leader that lacks records within {1h}.",
+        "journalctl -u penstock-broker -g -i unclean -n 30; penstock cluster -b <instance>:9092",
+        "Records that acks=all had answered may be lost. An operator asked for it (`penstock cluster elect --unclean`), or "
+        "`unclean.leader.election.enable` or `unclean.recovery.timeout.ms` did. `penstock audit` says what the pipeline lacks.",
+        (
+            fires(UNCLEAN, BROKER, "0x5 1x30", 10),
+            quiet(UNCLEAN, BROKER, "1x30", 10),
+            quiet(UNCLEAN, BROKER, "0x30", 10),
         ),
     ),
     Alert(

@@ -154,6 +154,11 @@ BROKER = Dashboard(
                 ),
                 (rate("kafka_server_replicamanager_isrshrinks_total", "instance"), "{{instance}} shrinks"),
                 (rate("kafka_server_replicamanager_isrexpands_total", "instance"), "{{instance}} expands"),
+                (rate("kafka_server_sessionexpirelistener_zookeeperexpires_total", "instance"), "{{instance}} sessions lost"),
+                (
+                    rate("kafka_controller_controllerstats_uncleanleaderelections_total", "datacenter"),
+                    "{{datacenter}} unclean elections",
+                ),
             ),
             lines(
                 "Replication",

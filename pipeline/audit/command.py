@@ -13,8 +13,9 @@ import click
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
-from penstock.output import Output, reader_is_gone
+from penstock.output import reader_is_gone
 from penstock.pipeline import job
+from penstock.pipeline.audit.counts import STABLE_S, Patience
 from penstock.pipeline.audit.report import difference_text, hint, render
 from penstock.pipeline.audit.snapshot import MovingError
 from penstock.pipeline.etl.errors import EtlError
@@ -26,6 +27,10 @@ WORST_FIRST = (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE)
 TABLES = click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]"
 )
+WAIT = click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=STABLE_S, show_default=True, metavar="SECONDS",
+    help="How long to wait altogether for open transactions to end, before the audit says that it cannot tell.",
+)  # fmt: skip
 
 
 class CannotTellFailure(click.ClickException):
@@ -38,6 +43,7 @@ class CannotTellFailure(click.ClickException):
 @OWN_FILE
 @SET
 @TABLES
+@WAIT
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The counts as a JSON line for each table on standard output.")
 @click.pass_context
@@ -46,6 +52,7 @@ def command(
     path: Path | None,
     overrides: tuple[str, ...],
     tables: tuple[str, ...],
+    wait_s: float,
     timeouts: Timeouts,
     as_json: bool,
 ) -> None:
@@ -58,14 +65,16 @@ def command(
 
     Example: penstock audit --config pipeline.properties
     """  # fmt: skip
-    if (file := chosen_file(context, path, bool(overrides or tables or as_json), "the options")) is None:
+    if (file := chosen_file(context, path, bool(overrides or tables or as_json or wait_s != STABLE_S), "the options")) is None:
         return
     codes: list[int] = []
-    for answer in _audits(file, overrides, tables, timeouts, codes):
+    for answer in _audits(file, overrides, tables, timeouts, wait_s, codes):
         try:
             if as_json:
                 click.echo(json.dumps(answer))
             else:
+                from penstock.console import Output  # here, as in `render`: an answer as JSON must not pay for rich
+
                 Output().print(render(answer))
                 if words := hint(answer, file):
                     click.echo(words)  # in one line, so that its command can be pasted
@@ -78,6 +87,7 @@ def command(
 @PIPELINE_FILE
 @SET
 @TABLES
+@WAIT
 @timeout_option()
 @click.option(
     "--hop", "hops", multiple=True, metavar="NAME", help="Only at this hop, by its name in the audit; again for others."
@@ -87,6 +97,7 @@ def accept(
     path: Path,
     overrides: tuple[str, ...],
     tables: tuple[str, ...],
+    wait_s: float,
     timeouts: Timeouts,
     hops: tuple[str, ...],
     because: str,
@@ -106,7 +117,7 @@ def accept(
     left = []
     failed: click.ClickException | None = None
     try:
-        for answer in _audits(path, overrides, tables, timeouts, codes):
+        for answer in _audits(path, overrides, tables, timeouts, wait_s, codes):
             for hop in answer["hops"]:
                 if hops and hop["name"] not in hops:
                     continue
@@ -133,7 +144,7 @@ def accept(
 
 
 def _audits(
-    path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], timeouts: Timeouts, codes: list[int]
+    path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], timeouts: Timeouts, wait_s: float, codes: list[int]
 ) -> Iterator[dict[str, Any]]:
     """The audit of each table, and into `codes` what each comes to. Raises ClickException, of several tables at the end."""
     config = job.load(path, overrides, "audit")
@@ -144,7 +155,7 @@ def _audits(
     failed = {}
     for name, one in chosen.items():
         try:
-            answer = {"table": name, **_audited(one, topics, timeouts)}
+            answer = {"table": name, **_audited(one, topics, timeouts, wait_s)}
         except click.ClickException as error:
             if len(chosen) == 1:
                 raise
@@ -160,13 +171,13 @@ def _audits(
         raise click.ClickException(words) if parts else CannotTellFailure(words)
 
 
-def _audited(config: Config, topics: set[str], timeouts: Timeouts) -> dict[str, Any]:
+def _audited(config: Config, topics: set[str], timeouts: Timeouts, wait_s: float) -> dict[str, Any]:
     """The audit of one table. Raises ClickException."""
     from penstock.pipeline.audit.hops import audit  # here, since the help must not need delta-rs
 
     with counting("counting") as show_more:
         try:
-            return asyncio.run(audit(config, show_more, topics, timeouts))
+            return asyncio.run(audit(config, show_more, topics, timeouts, Patience(wait_s)))
         except (KafkaError, MovingError) as error:
             raise CannotTellFailure(str(error)) from None
         except EtlError as error:

@@ -496,9 +496,10 @@ async def _table_hop(
 
 
 async def audit(
-    config: Config, progress: Callable[[int], None], audited: Collection[str], timeouts: Timeouts
+    config: Config, progress: Callable[[int], None], audited: Collection[str], timeouts: Timeouts, patience: Patience
 ) -> dict[str, Any]:
     """Count every hop of one table; `audited` are the topics of the aggregate that the audits of others count.
+    `patience` waits for transactions that are open.
 
     The answer has `hops` (dictionaries of Hop's fields), `parts_at` (the first hop whose count parts from the one
     before it, or None), `findings` (the batches that can't be read, by hop), `untold` (the hops of which nothing can be
@@ -509,7 +510,6 @@ async def audit(
     at, rejects = (places.at(place, config) for place in (config["penstock.etl.table"], places.rejects(config)))
     loaded = await asyncio.to_thread(_loaded, at, rejects)
     known = await accepted.read(config, timeouts)
-    patience = Patience()
     snapshot = await take(config, timeouts, patience)
     count = partial(count_topic, on_progress=progress, timeouts=timeouts, patience=patience)
     topic = job.input_topic(config)

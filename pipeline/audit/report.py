@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from penstock.hints import quoted
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
 
 LEFT_LOGS = "logs left in partition"
 """What places are called at which logs are counted: those of a partition that the mirror has left for another one."""
@@ -17,6 +17,10 @@ LEFT_LOGS = "logs left in partition"
 
 def render(audit: dict[str, Any]) -> Group:
     """A table with a line a hop, and one sentence that says what it comes to."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     of = f"the table `{audit['table']}`" if audit["table"] else "the table"
     table = Table(title=f"Records at every hop, counted from the logs and {of}")
     table.add_column("hop")
@@ -61,6 +65,8 @@ def _number(count: int | None) -> str:
 
 def _remarks(audit: dict[str, Any]) -> list[Text]:
     """Further sentences: what stands still, and what is explained by a decision."""
+    from rich.text import Text
+
     lines = []
     for hop in audit["hops"]:
         lines += [Text(f"{hop['name']}, partition {each}, is {why}", "yellow") for each, why in hop["standing"].items()]

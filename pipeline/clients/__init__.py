@@ -6,14 +6,16 @@ backoff           pauses between tries
 metadata          what a client knows of a cluster: brokers, topics, leaders
 properties        the clients' properties: Kafka's names and defaults
 
-admin             `Admin`: a client with the functions of the next five as its methods
+admin             `Admin`: a client with the functions of the next six as its methods
 topics            create, grow, delete topics
 configs           configs of topics, brokers, loggers, groups
+quorum            who the controller is
 logs              offsets of logs, deleted records, log folders
 groups            committed offsets, members and lists of groups
 opentransactions  transactions that are open in partitions
 fanout            one question to several brokers at once
 partitionlists    partitions and offsets as requests list them
+truncation        whether a log still has what was read of it
 
 fetcher           raw batches out of a cluster
 sender            batches to partition leaders, in order, sent again as the same bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.pipeline.clients import configs, groups, logs, opentransactions, topics
+from penstock.pipeline.clients import configs, groups, logs, opentransactions, quorum, topics, truncation
 from penstock.pipeline.clients.client import Client
 from penstock.pipeline.clients.configs import BROKER_RESOURCE, GROUP_RESOURCE, LOGGER_RESOURCE, TOPIC_RESOURCE, ConfigEntry
 from penstock.pipeline.clients.groups import GroupListing
@@ -37,10 +37,14 @@ class Admin(Client):
     config_entries = configs.config_entries
     alter_configs = configs.alter_configs
 
+    controller = quorum.controller
+
     list_offsets = logs.list_offsets
+    replica_ends = logs.replica_ends
     start_offset = logs.start_offset
     end_offset = logs.end_offset
     offsets_for_leader_epoch = logs.offsets_for_leader_epoch
+    find_truncations = truncation.find_truncations
     fetch_at = logs.fetch_at
     batch_at = logs.batch_at
     delete_records = logs.delete_records
@@ -49,6 +53,7 @@ class Admin(Client):
     open_transactions = opentransactions.open_transactions
 
     committed = groups.committed
+    committed_positions = groups.committed_positions
     all_committed = groups.all_committed
     settled = groups.settled
     commit = groups.commit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from penstock import log
@@ -16,6 +16,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.partitionlists import Offsets, with_metadata
 from penstock.pipeline.clients.positions import Positions
 from penstock.pipeline.clients.subscription import Subscription
+from penstock.pipeline.clients.truncation import Position
 
 
 class Commits:
@@ -46,16 +47,20 @@ class Commits:
 
     def begin(self, offsets: Offsets | None = None) -> Coroutine[Any, Any, None]:
         """A commit of these offsets, or of the positions as they are now, for the loop."""
-        return self._commit(self._group_id(), self._positions.known() if offsets is None else offsets)
+        wanted = self._positions.known() if offsets is None else offsets
+        return self._commit(self._group_id(), wanted, self._positions.with_epochs())
 
-    async def _commit(self, group: str, offsets: Offsets) -> None:
+    async def _commit(self, group: str, offsets: Offsets, positions: Mapping[TopicPartition, Position]) -> None:
+        """positions: as they were when the commit was asked for. An offset that is one of them has its leader epoch."""
+        wanted = with_metadata(offsets)
+        epochs = {tp: at.leader_epoch for tp, at in positions.items() if tp in wanted and wanted[tp][0] == at.offset}
         identity: dict[str, Any] = {}
         if self._subscription is not None and self._subscription.is_active:
             identity = self._subscription.identity()
             if not identity["member_id"]:
                 # Without an id the coordinator of an empty group would take it for a commit from outside.
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{group}`")
-        await self._client.commit(group, with_metadata(offsets), **identity)
+        await self._client.commit(group, wanted, epochs=epochs, **identity)
 
     def _group_id(self) -> str:
         if self._group is None:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from penstock import __version__
 from penstock.errors import ErrorCode, KafkaError, os_error_text, raise_for
 from penstock.pyx.wire.header import decode_response, encode_request
@@ -31,6 +29,15 @@ PIECES_MAX = 512  # at most IOV_MAX (1024) go into one sendmsg
 READS_PER_TURN = 8  # then the loop's other connections get their turn
 SOFTWARE_NAME = "penstock"
 _numbers = itertools.count(1)
+
+
+def _room(size: int) -> memoryview:
+    """A buffer for an answer. Untouched pages of a large one cost nothing: a wrong size takes no memory before bytes come."""
+    if size <= SCRATCH_BYTES:
+        return memoryview(bytearray(size))
+    import numpy as np  # here, since many commands never get a large answer: numpy takes them a quarter of their start
+
+    return np.empty(size, np.uint8).data
 
 
 class ConnectionLost(KafkaError):
@@ -264,8 +271,7 @@ class Connection:
                     "than Kafka's protocol answer on that port?"
                 )
             start += 4
-            # Untouched pages of numpy.empty cost nothing, so a wrong size takes no memory before bytes come.
-            frame = np.empty(size, np.uint8).data
+            frame = _room(size)
             have = min(size, end - start)
             frame[:have] = self._scratch[start : start + have]
             start += have

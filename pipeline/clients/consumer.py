@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock import log
@@ -27,10 +28,11 @@ from penstock.pipeline.clients.background import SyncClient, UnderWay
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.commits import Commits
 from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer, PolledColumns
-from penstock.pipeline.clients.positions import Positions, StepTime
+from penstock.pipeline.clients.positions import Gaps, Positions, StepTime
 from penstock.pipeline.clients.subscription import Revoked, Subscription
+from penstock.pipeline.clients.truncation import LogTruncatedError, Position
 
-__all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "PolledColumns"]
+__all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "Gaps", "LogTruncatedError", "PolledColumns"]
 
 BUSY_STEP_S = 0.2  # how often a poll that waits checks whether the group rebalances
 
@@ -42,6 +44,9 @@ class Consumer(SyncClient[Admin]):
     raised by `poll` (CorruptBatchError, or KafkaError such as OFFSET_OUT_OF_RANGE with `auto.offset.reset=none`); that
     partition then stands still while the others go on, and `poll` raises again whenever it has nothing else to give,
     until `seek` moves past it.
+
+    A log that was cut back below the position (an unclean election) is never read over: with `auto.offset.reset=none` `poll`
+    raises LogTruncatedError, else it goes on where the log parts from what was read, and says so. `gaps` counts that.
     """
 
     def __init__(self, bootstrap: str = "", **given: object) -> None:
@@ -95,7 +100,7 @@ class Consumer(SyncClient[Admin]):
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Go on from this offset. Raises KeyError if the partition is not assigned."""
-        self._positions.seek(tp, offset)
+        self._positions.seek({tp: Position(offset)})
 
     def seek_to(self, timestamps: Mapping[TopicPartition, int]) -> None:
         """Go on from the first offset at or after a timestamp (ms), or from EARLIEST or LATEST (also the end where no
@@ -109,6 +114,11 @@ class Consumer(SyncClient[Admin]):
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of all assigned partitions that have one."""
         return self._positions.known()
+
+    @property
+    def gaps(self) -> Gaps:
+        """How often, and over how many offsets, `auto.offset.reset` has moved positions that the logs didn't have any more."""
+        return replace(self._positions.gaps)
 
     def pause(self, *tps: TopicPartition) -> None:
         """Give nothing of these partitions until `resume`."""

@@ -12,6 +12,7 @@ from penstock.errors import ErrorCode
 from penstock.pipeline.clients.client import Client, TopicPartition, Unsure
 from penstock.pipeline.clients.fanout import ask_brokers
 from penstock.pipeline.clients.partitionlists import by_topic, number, offset_topics, partition_codes
+from penstock.pipeline.clients.truncation import Position
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.message import Message
 
@@ -36,18 +37,24 @@ async def committed(
     require_stable waits until offsets of open transactions are decided (KIP-447).
     """
     wanted = list(tps)
-    request_topic = messages.OffsetFetchRequest.OffsetFetchRequestTopic
-    topics = [request_topic(name=name, partition_indexes=numbers) for name, numbers in by_topic(wanted, number)]
-    request = messages.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
-    found = await _fetch_committed(client, group, request)
-    return {tp: found.get(tp) for tp in wanted}
+    found = await _fetch_committed(client, group, wanted, require_stable)
+    return {tp: _with_metadata(found[tp]) if tp in found else None for tp in wanted}
+
+
+async def committed_positions(client: Client, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+    """A group's committed offsets with the leader epochs that were committed with them, of the partitions that have one."""
+    found = await _fetch_committed(client, group, list(tps), require_stable=True)
+    return {tp: Position(part.committed_offset, part.committed_leader_epoch) for tp, part in found.items()}
 
 
 async def all_committed(client: Client, group: str, require_stable: bool = True) -> dict[TopicPartition, tuple[int, str]]:
     """Every offset that a group has committed. Of a busy group all together are never stable."""
-    return await _fetch_committed(
-        client, group, messages.OffsetFetchRequest(group_id=group, topics=None, require_stable=require_stable)
-    )
+    found = await _fetch_committed(client, group, None, require_stable)
+    return {tp: _with_metadata(part) for tp, part in found.items()}
+
+
+def _with_metadata(part: messages.OffsetFetchResponse.OffsetFetchResponsePartition) -> tuple[int, str]:
+    return part.committed_offset, part.metadata or ""
 
 
 async def settled(
@@ -70,11 +77,17 @@ async def settled(
 
 
 async def _fetch_committed(
-    client: Client, group: str, request: messages.OffsetFetchRequest
-) -> dict[TopicPartition, tuple[int, str]]:
+    client: Client, group: str, wanted: Sequence[TopicPartition] | None, require_stable: bool
+) -> dict[TopicPartition, messages.OffsetFetchResponse.OffsetFetchResponsePartition]:
+    """What a group has committed for these partitions, or for all (None)."""
+    topics = None
+    if wanted is not None:
+        request_topic = messages.OffsetFetchRequest.OffsetFetchRequestTopic
+        topics = [request_topic(name=name, partition_indexes=numbers) for name, numbers in by_topic(wanted, number)]
+    request = messages.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
     answer = await _ask(client, group, request, partition_codes, also=UNSTABLE, first_ms=20)
     return {
-        (topic.name, part.partition_index): (part.committed_offset, part.metadata or "")
+        (topic.name, part.partition_index): part
         for topic in answer.topics
         for part in topic.partitions
         if part.committed_offset >= 0
@@ -89,9 +102,10 @@ async def commit(
     generation_id: int = -1,
     member_id: str = "",
     group_instance_id: str | None = None,
+    epochs: Mapping[TopicPartition, int] | None = None,
 ) -> None:
     """Commit offsets for a group, by default as a client outside of it (the group must then have no
-    members).
+    members). epochs: the leader epochs of the last batches below them, as far as they are known.
     """
     if not offsets:
         return
@@ -101,7 +115,7 @@ async def commit(
         generation_id_or_member_epoch=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
-        topics=offset_topics(offsets, request_type.OffsetCommitRequestTopic, request_type.OffsetCommitRequestPartition),
+        topics=offset_topics(offsets, request_type.OffsetCommitRequestTopic, request_type.OffsetCommitRequestPartition, epochs),
     )
     await _ask(client, group, request, partition_codes)
 

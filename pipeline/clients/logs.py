@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
@@ -17,6 +18,9 @@ from penstock.pyx.wire import messages
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+ANY_REPLICA = -2
+"""In place of a consumer's number, whom leaders alone answer: each replica says where its own log ends, as to Kafka's tools."""
+REPLICA_ANSWER_MS = 5000
 BATCH_WAIT_MS = 3000  # for a batch that a cluster has to read from remote storage
 
 
@@ -53,6 +57,33 @@ async def list_offsets(
                 yield (topic.name, part.partition_index), part.error_code, found
 
     return await ask_leaders(client, wanted, build, read)
+
+
+async def replica_ends(
+    client: Client, replicas: Mapping[int, Collection[TopicPartition]]
+) -> dict[int, dict[TopicPartition, int]]:
+    """Where logs end on the brokers that hold them, leaders or not, by broker. What a broker doesn't say is left out: it is
+    gone, or it hasn't opened that log."""
+    form = messages.ListOffsetsRequest
+
+    async def ask(broker: int, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        def part(tp: TopicPartition) -> messages.ListOffsetsRequest.ListOffsetsPartition:
+            return form.ListOffsetsPartition(partition_index=tp[1], timestamp=LATEST)
+
+        topics = [form.ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic(held, part)]
+        try:
+            answer = await client.send(broker, form(replica_id=ANY_REPLICA, topics=topics), timeout_ms=REPLICA_ANSWER_MS)
+        except KafkaError:
+            return {}
+        return {
+            (topic.name, one.partition_index): one.offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code and one.offset >= 0
+        }
+
+    answers = await asyncio.gather(*(ask(*one) for one in replicas.items()))
+    return dict(zip(replicas, answers, strict=True))
 
 
 async def start_offset(client: Client, tp: TopicPartition) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from penstock.errors import KafkaError
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
+from penstock.pipeline.clients.truncation import NO_EPOCH
 from penstock.pyx.record import columns
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
@@ -47,16 +49,20 @@ class CorruptBatchError(Exception):
 
 
 class PartitionBuffer:
-    """Gives out records from a position on. `error` is what stops it behind them; `out_of_range` says that the log has no
-    such position."""
+    """Gives out records from a position on. `error` is what stops it behind them. `missing` says that the log has no such
+    position; `doubted` is what was fetched under another leader, of which nobody knows yet whether it follows on what was read.
+    """
 
-    def __init__(self, tp: TopicPartition, position: int) -> None:
+    def __init__(self, tp: TopicPartition, position: int, leader_epoch: int = NO_EPOCH) -> None:
         self.tp = tp
         self.position = position  # of what was given out
+        self.leader_epoch = leader_epoch  # of the last batch below it
         self.error: Exception | None = None
         self.raised = False  # the error was, once
-        self.out_of_range = False
+        self.missing: KafkaError | None = None
+        self.doubted: Fetched | None = None
         self._next_offset = position  # once the batches are used up (past left-out ones)
+        self._next_epoch = leader_epoch  # of the last batch below that
         self._batches: deque[RawBatch] = deque()
         self._records: deque[ConsumerRecord] = deque()
         self._opened: RawBatch | None = None  # the batch that the records are of
@@ -71,10 +77,21 @@ class PartitionBuffer:
         """Where fetching goes on."""
         return max(self.position, self._next_offset)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is fetched until somebody has looked where the log stands."""
+        return self.missing is not None or self.doubted is not None
+
+    def follows(self, fetched: Fetched) -> bool:
+        """Whether one leader has appended what was fetched and what was read before, so that they are of one log."""
+        return self._next_epoch == NO_EPOCH or fetched.leader_epoch in (self._next_epoch, NO_EPOCH)
+
     def add(self, fetched: Fetched) -> None:
         """Take what was fetched, and the error behind it."""
         self._batches.extend(fetched.batches)
         self._next_offset = fetched.next_offset
+        if fetched.leader_epoch != NO_EPOCH:
+            self._next_epoch = fetched.leader_epoch
         self._skip_left_out()
         if isinstance(fetched.error, BatchError):
             self.error = CorruptBatchError(self.tp, fetched.next_offset, fetched.corrupt, fetched.error)
@@ -88,6 +105,7 @@ class PartitionBuffer:
             while self._records and len(taken) < most:
                 taken.append(self._records.popleft())
             self.position = taken[-1].offset + 1
+            self._note_epoch(self._opened)
             self._skip_left_out()
         return taken
 
@@ -133,8 +151,9 @@ class PartitionBuffer:
                     break
                 del batches[len(batches) // 2 :]
             else:
-                for _ in batches:
+                for batch in batches:
                     self._batches.popleft()
+                    self._note_epoch(batch)
                 return decoded
         return columns.decode([])
 
@@ -142,6 +161,11 @@ class PartitionBuffer:
         self.error = CorruptBatchError(self.tp, max(batch.base_offset, self.position), batch, error)
         self._batches.clear()
 
+    def _note_epoch(self, batch: RawBatch | None) -> None:
+        if batch is not None and batch.leader_epoch != NO_EPOCH:
+            self.leader_epoch = batch.leader_epoch
+
     def _skip_left_out(self) -> None:
         if self.is_empty:
             self.position = max(self.position, self._next_offset)
+            self.leader_epoch = self._next_epoch

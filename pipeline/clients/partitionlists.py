@@ -32,13 +32,21 @@ def with_metadata(offsets: Offsets) -> dict[TopicPartition, tuple[int, str]]:
 
 
 def offset_topics(
-    offsets: Mapping[TopicPartition, tuple[int, str]], topic: Callable[..., T], partition: Callable[..., Any]
+    offsets: Mapping[TopicPartition, tuple[int, str]],
+    topic: Callable[..., T],
+    partition: Callable[..., Any],
+    epochs: Mapping[TopicPartition, int] | None = None,
 ) -> list[T]:
-    """Offsets to commit in the types that OffsetCommit and TxnOffsetCommit have for topics and partitions."""
+    """Offsets to commit in the types that OffsetCommit and TxnOffsetCommit have for topics and partitions. epochs: the leader
+    epochs of the last batches below them, as far as they are known."""
+    known = epochs or {}
 
     def part(tp: TopicPartition) -> Any:
         offset, metadata = offsets[tp]
-        return partition(partition_index=tp[1], committed_offset=offset, committed_metadata=metadata)
+        epoch = known.get(tp, -1)
+        return partition(
+            partition_index=tp[1], committed_offset=offset, committed_metadata=metadata, committed_leader_epoch=epoch
+        )
 
     return [topic(name=name, partitions=parts) for name, parts in by_topic(offsets, part)]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock import log
 from penstock.config import Config
@@ -12,13 +14,44 @@ from penstock.pipeline.clients.background import BackgroundLoop, Question, Under
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
 from penstock.pipeline.clients.partitionbuffer import PartitionBuffer
+from penstock.pipeline.clients.truncation import LogTruncatedError, Position, Truncation
 
 StepTime = Callable[[], float]
 """How long a poll may wait now, seconds."""
 
 
+@dataclass(slots=True)
+class Gaps:
+    """Where a consumer's positions weren't in their logs any more, and it went on elsewhere by `auto.offset.reset`."""
+
+    resets: int = 0
+    """How often."""
+    truncations: int = 0
+    """In so many of these a log was cut back."""
+    skipped: int = 0
+    """Offsets that were jumped over."""
+    taken_back: int = 0
+    """Offsets that were read, and whose place other records may take."""
+
+
+class _Found(NamedTuple):
+    """Where a partition goes on, and for which buffer of it that was looked up (None: it had none)."""
+
+    asked: PartitionBuffer | None
+    position: Position
+    truncation: Truncation | None = None
+    error: KafkaError | None = None
+    """Nobody may choose where it goes on."""
+    is_right: bool = False
+    """The log has all that was read, so what was fetched follows on it."""
+
+
 class Positions:
-    """Finds positions, fetches, gives out. An error of a partition stands still with it until `seek` moves past it."""
+    """Finds positions, fetches, gives out. An error of a partition stands still with it until `seek` moves past it.
+
+    A log that was cut back is noticed before anything of it is given out that doesn't follow on what was read: where batches of
+    another leader epoch come, where the position isn't in the log, and where a group's position is taken up.
+    """
 
     def __init__(self, client: Admin, config: Config, background: BackgroundLoop) -> None:
         self._client = client
@@ -38,7 +71,8 @@ class Positions:
         self._buffers: dict[TopicPartition, PartitionBuffer] = {}
         self._unplaced: set[TopicPartition] = set()  # assigned, position not known yet
         self._paused: set[TopicPartition] = set()
-        self._search: Question[dict[TopicPartition, int]] = Question(background)
+        self._search: Question[dict[TopicPartition, _Found]] = Question(background)
+        self.gaps = Gaps()
         self._log = log.get(__name__, client_id=config["client.id"])
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
@@ -58,23 +92,27 @@ class Positions:
         """The positions of those that have one."""
         return {tp: buffer.position for tp, buffer in self._buffers.items()}
 
+    def with_epochs(self) -> dict[TopicPartition, Position]:
+        """The same with their leader epochs."""
+        return {tp: Position(buffer.position, buffer.leader_epoch) for tp, buffer in self._buffers.items()}
+
     def position(self, tp: TopicPartition) -> int:
         """Where a partition stands, found now if need be. Raises KeyError if it is not assigned."""
         if tp in self._unplaced:
             self._place(None)
         return self._buffers[tp].position
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on from this offset. Raises KeyError if the partition is not assigned."""
-        if tp not in self._buffers and tp not in self._unplaced:
-            raise KeyError(f"{tp} is not assigned")
-        self._put(tp, offset)
+    def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Go on from these. Raises KeyError if a partition is not assigned."""
+        for tp, position in positions.items():
+            if tp not in self._buffers and tp not in self._unplaced:
+                raise KeyError(f"{tp} is not assigned")
+            self._put(tp, position)
         self._apply()
 
     def seek_to(self, timestamps: Mapping[TopicPartition, int]) -> None:
         """Go on from what `Admin.list_offsets` has for a timestamp; from the end where no record is so late."""
-        for tp, offset in self._background.call(self._offsets_at(timestamps)).items():
-            self.seek(tp, offset)
+        self.seek(self._background.call(self._positions_at(timestamps)))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Give nothing of these partitions until `resume`."""
@@ -86,16 +124,16 @@ class Positions:
         self._paused.difference_update(tps)
         self._apply()
 
-    def _put(self, tp: TopicPartition, offset: int) -> None:
+    def _put(self, tp: TopicPartition, position: Position) -> None:
         self._unplaced.discard(tp)
-        self._buffers[tp] = PartitionBuffer(tp, offset)
+        self._buffers[tp] = PartitionBuffer(tp, *position)
 
     def _apply(self) -> None:
         """Give the fetcher the offsets it goes on from."""
         offsets = {
             tp: buffer.fetch_offset
             for tp, buffer in self._buffers.items()
-            if buffer.error is None and not buffer.out_of_range and tp not in self._paused
+            if buffer.error is None and not buffer.is_held and tp not in self._paused
         }
 
         async def work() -> None:
@@ -114,50 +152,102 @@ class Positions:
                 raise
 
     def _place(self, wait_s: float | None) -> None:
-        """Find positions for partitions that have none, and for those whose position the log doesn't have, once all before it
-        is given out. Raises UnderWay."""
+        """Find positions for partitions that have none, and look where the logs of those stand that are held, once all before
+        that is given out. Raises UnderWay."""
         missing = self._unplaced - self._paused
-        lost = {tp for tp, buffer in self._buffers.items() if buffer.out_of_range and buffer.is_empty}
-        if not missing and not lost:
+        held = {tp: buffer for tp, buffer in self._buffers.items() if buffer.is_held and buffer.is_empty}
+        if not missing and not held:
             return
-        for tp, offset in self._search.answer(wait_s, lambda: self._find(missing, lost)).items():
-            if tp in self._unplaced or (tp in self._buffers and self._buffers[tp].out_of_range):
-                self._put(tp, offset)
+        for tp, found in self._search.answer(wait_s, lambda: self._find(missing, held)).items():
+            if self._buffers.get(tp) is found.asked and (found.asked is not None or tp in self._unplaced):
+                self._go_on(tp, found)
         self._apply()
 
-    async def _find(self, missing: set[TopicPartition], lost: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """Committed positions of the missing ones, else those of `auto.offset.reset`."""
-        found: dict[TopicPartition, int] = {}
+    def _go_on(self, tp: TopicPartition, found: _Found) -> None:
+        """What was found out about a partition is so."""
+        buffer = found.asked
+        if found.is_right and buffer is not None and buffer.doubted is not None:
+            fetched, buffer.doubted = buffer.doubted, None
+            buffer.add(fetched)
+        elif found.error is not None:
+            if buffer is None:
+                self._put(tp, found.position)
+                buffer = self._buffers[tp]
+            buffer.error, buffer.missing, buffer.doubted = found.error, None, None
+        else:
+            read = found.truncation.position.offset if found.truncation is not None else None
+            read = buffer.position if buffer is not None else read
+            if read is not None:
+                self._note_gap(tp, read, found)
+            self._put(tp, found.position)
+
+    def _note_gap(self, tp: TopicPartition, read: int, found: _Found) -> None:
+        """A partition that was read up to an offset goes on elsewhere."""
+        offset = found.position.offset
+        self.gaps.resets += 1
+        self.gaps.truncations += found.truncation is not None
+        self.gaps.skipped += max(offset - read, 0)
+        self.gaps.taken_back += max(read - offset, 0)
+        why = f"its log was cut back, {found.truncation}" if found.truncation else f"its log has no offset {read}"
+        self._log.warning("`%s` partition %d: %s; reading goes on at offset %d by `auto.offset.reset`", *tp, why, offset)
+
+    async def _find(
+        self, missing: set[TopicPartition], held: Mapping[TopicPartition, PartitionBuffer]
+    ) -> dict[TopicPartition, _Found]:
+        """Where partitions go on: the missing ones at committed positions, else where `auto.offset.reset` says; those that are
+        held where they stand, if the log has all that was read, else where it parts from that."""
+        read = {tp: Position(buffer.position, buffer.leader_epoch) for tp, buffer in held.items()}
         if missing and self._group is not None:
-            committed = await self._client.committed(self._group, missing)
-            found = {tp: at[0] for tp, at in committed.items() if at is not None}
-        wanted = sorted((missing - set(found)) | lost)
-        if wanted and self._reset == "none":
-            text = f"{wanted}: no offset is committed and `auto.offset.reset` is none"
+            read |= await self._client.committed_positions(self._group, missing)
+        nowhere = missing - read.keys()
+        if nowhere and self._reset == "none":
+            text = f"{sorted(nowhere)}: no offset is committed and `auto.offset.reset` is none"
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
-        if wanted:
-            found |= await self._offsets_at(dict.fromkeys(wanted, EARLIEST if self._reset == "earliest" else LATEST))
+        cuts = await self._client.find_truncations(read)
+        lost = {tp for tp, buffer in held.items() if buffer.missing is not None and tp not in cuts}
+        parted = {tp: Position(cut.end, cut.epoch) for tp, cut in cuts.items() if cut.end >= 0}
+        wanted = nowhere | lost | (cuts.keys() - parted.keys())
+        if self._reset != "none" and wanted:
+            parted |= await self._positions_at(dict.fromkeys(wanted, EARLIEST if self._reset == "earliest" else LATEST))
+        found: dict[TopicPartition, _Found] = {}
+        for tp in read.keys() | missing:
+            buffer, cut = held.get(tp), cuts.get(tp)
+            error: KafkaError | None = None if cut is None else LogTruncatedError(tp, cut)
+            if buffer is not None and tp in lost:
+                error = buffer.missing
+            if error is not None and self._reset == "none":
+                found[tp] = _Found(buffer, read[tp], cut, error)
+            else:
+                found[tp] = _Found(buffer, parted.get(tp) or read[tp], cut, is_right=tp not in cuts and tp not in lost)
         return found
 
-    async def _offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _positions_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
+        """Offsets, and the epochs in which the log has them or ends there."""
         found = await self._client.list_offsets(timestamps, self._isolation)
         late = {tp: LATEST for tp, at in found.items() if at.offset < 0}
         ends = await self._client.list_offsets(late, self._isolation) if late else {}
-        return {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
+        placed = {tp: ends.get(tp) or at for tp, at in found.items()}
+        return {tp: Position(at.offset, at.leader_epoch) for tp, at in placed.items()}
 
     # Polling
 
     def fetch(self, wait_s: float) -> None:
         """Put what has come into the partitions' buffers."""
+        is_one_held = False
         for fetched in self._background.call(self._fetcher.fetch(wait_s * 1000)):
             buffer = self._buffers.get(fetched.tp)
-            if buffer is None:
+            if buffer is None or buffer.is_held:
                 continue
             error = fetched.error
-            if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset != "none":
-                self._log.warning("%s: reset by `auto.offset.reset`", error)
-                buffer.out_of_range, fetched.error = True, None
-            buffer.add(fetched)
+            if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                buffer.missing = error
+            elif buffer.follows(fetched):
+                buffer.add(fetched)
+            else:
+                buffer.doubted = fetched
+            is_one_held = is_one_held or buffer.is_held
+        if is_one_held:
+            self._apply()
 
     def give_out(self, take: Callable[[PartitionBuffer], bool]) -> bool:
         """Let `take` have each buffer in turn, which returns whether it has something. Raises a partition's error once, when

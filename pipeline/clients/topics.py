@@ -93,6 +93,8 @@ async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
                     grown = await client.metadata([topic.name], refresh=True)
                     if len(grown.topic(topic.name).partitions) == counts[topic.name]:
                         continue
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise _Final(topic.error_code, f"grow `{topic.name}`: {topic.error_message}")
                 raise_for(topic.error_code, f"grow `{topic.name}`: {topic.error_message}")
 
     await client.retry(attempt, also=CONTROLLER_WAIT)

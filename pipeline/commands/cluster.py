@@ -30,6 +30,8 @@ class Look(NamedTuple):
     troubled: list[Row]
     counts: dict[str, int]
     """Partitions: all, those with each trouble, and those that another replica than the preferred one leads."""
+    controller: int
+    """-1: nobody knows it."""
 
 
 @click.group("cluster", invoke_without_command=True)
@@ -43,6 +45,8 @@ class Look(NamedTuple):
 @cluster
 def command(invocation: Invocation, every_s: float | None) -> None:
     """Show the brokers of any Kafka cluster, its controller, and the partitions that lack a leader or replicas in sync.
+
+    `lag` says how many records each replica lacks of its leader's, where one isn't in sync.
 
     The exit code is 1 if a partition has no leader, or fewer replicas in sync than its min.insync.replicas: producers with
     acks=all fail there.
@@ -111,9 +115,11 @@ def elect(invocation: Invocation, words: Sequence[str], unclean: bool, yes: bool
 
 def _show(invocation: Invocation, look: Look) -> None:
     if invocation.as_json:
-        invocation.say("", brokers=look.brokers, partitions=look.troubled, counts=look.counts)
+        invocation.say("", controller=look.controller, brokers=look.brokers, partitions=look.troubled, counts=look.counts)
         return
     show_rows(look.brokers, "brokers", as_json=False)
+    if not any(row["controller"] for row in look.brokers):
+        click.echo("no controller" if look.controller < 0 else f"the controller is node {look.controller}, which is no broker")
     click.echo()
     show_rows([dict(look.counts)], as_json=False)
     click.echo()
@@ -125,8 +131,10 @@ def _show(invocation: Invocation, look: Look) -> None:
 
 async def _look(admin: Admin) -> Look:
     """The brokers, and the partitions with trouble, as rows."""
+    controller = await admin.controller()
     seen = await admin.metadata(None, refresh=True)
     short = {name: topic.partitions for name, topic in seen.topics.items() if any(map(_lacks, topic.partitions.values()))}
+    lags = await _lags(admin, seen, short)
     troubled = []
     for name, partitions in sorted(short.items()):
         least = await _min_isr(admin, name)
@@ -140,6 +148,7 @@ async def _look(admin: Admin) -> Look:
                         "leader": state.leader,
                         "replicas": list(state.replicas),
                         "isr": list(state.isr),
+                        "lag": lags[name, index],
                         "min_isr": least,
                     }
                 )
@@ -153,10 +162,32 @@ async def _look(admin: Admin) -> Look:
         },
         "not_preferred": sum(state.leader >= 0 and state.leader != state.replicas[0] for state in states if state.replicas),
     }
-    return Look(_brokers(seen), troubled, counts)
+    return Look(_brokers(seen, controller), troubled, counts, controller)
 
 
-def _brokers(seen: Cluster) -> list[Row]:
+async def _lags(
+    admin: Admin, seen: Cluster, short: Mapping[str, Mapping[int, PartitionInfo]]
+) -> dict[TopicPartition, list[int | None]]:
+    """Of partitions with trouble how many records each replica lacks of its leader's; None: it is away, or nobody leads."""
+    states = {(name, index): state for name, some in short.items() for index, state in some.items() if _lacks(state)}
+    held: dict[int, list[TopicPartition]] = {}
+    for tp, state in states.items():
+        for broker in state.replicas:
+            if broker in seen.brokers and state.leader >= 0:
+                held.setdefault(broker, []).append(tp)
+    followers = await admin.replica_ends(held)
+    # Leaders are asked again: none of its followers is ahead of a leader's later answer.
+    led = {leader: [tp for tp in some if states[tp].leader == leader] for leader, some in held.items()}
+    leaders = await admin.replica_ends({leader: some for leader, some in led.items() if some})
+
+    def lag(tp: TopicPartition, state: PartitionInfo, broker: int) -> int | None:
+        end, own = leaders.get(state.leader, {}).get(tp), followers.get(broker, {}).get(tp)
+        return None if end is None or own is None else 0 if broker == state.leader else max(end - own, 0)
+
+    return {tp: [lag(tp, state, broker) for broker in state.replicas] for tp, state in states.items()}
+
+
+def _brokers(seen: Cluster, controller: int) -> list[Row]:
     """Also those that hold replicas and don't live."""
     states = [state for topic in seen.topics.values() for state in topic.partitions.values()]
     led = Counter(state.leader for state in states)
@@ -171,7 +202,7 @@ def _brokers(seen: Cluster) -> list[Row]:
                 "broker": broker,
                 "address": "away" if at is None else f"{at.host}:{at.port}",
                 "rack": None if at is None else at.rack,
-                "controller": broker == seen.controller_id,
+                "controller": broker == controller,
                 "leads": led[broker],
                 "preferred": preferred[broker],
                 "replicas": held[broker],

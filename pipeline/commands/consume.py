@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,6 +127,29 @@ Positions = dict[TopicPartition, int]  # the offset after the last record of eac
 Step = Callable[[Consumer, Mapping[TopicPartition, int], int | None], tuple[int, Positions]]
 
 
+@contextlib.contextmanager
+def _holding_back_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end a step of work only once that is whole: what is printed has to be counted, too. A second Ctrl-C ends it
+    at once, for a reader of the output may take nothing any more."""
+    asked: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or another's
+        yield
+        return
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt
+
+
 class _Reading:
     """What was taken so far, and the group's positions that are to be committed."""
 
@@ -148,9 +173,10 @@ class _Reading:
             while most is None or self.count < most:
                 if ends and all(self._consumer.position(tp) >= ends[tp] for tp in starts):
                     break
-                taken, after = step(self._consumer, ends, None if most is None else most - self.count)
-                self.count += taken
-                self._positions |= after
+                with _holding_back_interrupts():
+                    taken, after = step(self._consumer, ends, None if most is None else most - self.count)
+                    self.count += taken
+                    self._positions |= after
                 show_more(taken)
                 if not to_file and time.monotonic() - self._committed_s >= COMMIT_S:
                     self.commit()

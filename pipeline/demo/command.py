@@ -26,7 +26,7 @@ NIGHTS = 31
 @click.option("--all", "whole_year", is_flag=True, help="All 365 days, 336,776 flights.")
 @click.option("--nights", type=click.IntRange(1, 365), default=NIGHTS, show_default=True, help="How many nights.")
 @click.option("--kill", is_flag=True, help="kill -9 mirror, dedupe, etl and brokers at random moments.")
-@click.option("--cluster", is_flag=True, help="The aggregate is a cluster of three brokers, in one process.")
+@click.option("--cluster", is_flag=True, help="The aggregate is a cluster of three brokers around a ZooKeeper.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

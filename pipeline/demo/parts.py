@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STARTED = re.compile(r"started on \S+:(\d+), http on (\S+)")
-CLUSTER_STARTED = re.compile(r"cluster started on (\S+)")
+from penstock.ports import hold_ports
+
+STARTED = re.compile(r"started on \S+, http on (\S+)")
 STOP_TIMEOUT_S = 30
 
 
@@ -95,77 +95,58 @@ class Part:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
 
 
+async def killed(part: Part) -> None:
+    """Wait for the end of a part that runs. Raises PartError if it was no kill of the demo."""
+    kills = part.kills
+    code = await part.wait()
+    if part.kills == kills:
+        raise PartError(f"{part.name} ended by itself (exit code {code}):\n{part.log_tail()}")
+
+
 # Of few partitions each, so that brokers start quickly.
 SMALL = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")
 
 
 class BrokerPart(Part):
-    """A broker: takes any free port at its first start and the same one later."""
+    """A broker, on a port that no other process is given while the broker is down. options: more words of its command line."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *options: str) -> None:
         super().__init__(name, [], folder)
         self.data = folder / name
-        self.port = 0
+        (self.port,) = hold_ports(1)
         self.http = ""
         """Where it serves its figures, HOST:PORT; another one after each start."""
+        self._options = options
 
     @property
     def bootstrap(self) -> str:
         """Its address for clients."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def nodes(self) -> Sequence[BrokerPart]:
+        """The brokers of its cluster: itself."""
+        return [self]
+
     async def start(self) -> None:
-        """Start it and wait until it serves. Raises PartError."""
-        self.arguments = ["-m", "penstock", "broker", "--listen", self.bootstrap, "--data", str(self.data)]
+        """Start it and wait until it serves; again, where the demo kills it meanwhile. Raises PartError."""
+        self.arguments = ["-m", "penstock", "broker", "--listen", self.bootstrap, "--data", str(self.data), *self._options]
         for setting in (*SMALL, "penstock.http.listen=127.0.0.1:0"):
             self.arguments += ["--set", setting]
-        await super().start()
-        while line := await self.line():
-            match = STARTED.search(line)
-            if match:
-                self.port, self.http = int(match[1]), match[2]
-                return
-        raise PartError(f"broker {self.name} did not start:\n{self.log_tail()}")
+        while True:
+            kills = self.kills
+            await super().start()
+            while line := await self.line():
+                match = STARTED.search(line)
+                if match:
+                    self.http = match[1]
+                    return
+            await self.wait()
+            if self.kills == kills:
+                raise PartError(f"broker {self.name} did not start:\n{self.log_tail()}")
 
-
-class ClusterPart(Part):
-    """Three brokers as one cluster, in one process: each of `kills` was one of them, which has come back."""
-
-    ROLES = ("leader {topic} 0", "controller", "leader __transaction_state 0", "leader __consumer_offsets 0")
-    http = ""
-    """Its brokers serve no figures."""
-
-    def __init__(self, name: str, folder: Path, topic: str, kill_done: Callable[[str], None]) -> None:
-        super().__init__(name, ["-m", "penstock.broker.clusterprocess", str(folder / name)], folder)
-        for setting in (*SMALL, "min.insync.replicas=2"):
-            self.arguments += ["--set", setting]
-        self.bootstrap = ""
-        """The addresses of all brokers."""
-        self._roles = itertools.cycle(role.format(topic=topic) for role in self.ROLES)
-        self._kill_done = kill_done
-        self._killing: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Start it and wait until it serves. Raises PartError."""
-        await super().start()
-        match = CLUSTER_STARTED.match(await self.line())
-        if match is None:
-            raise PartError(f"the cluster {self.name} did not start:\n{self.log_tail()}")
-        self.bootstrap = match[1]
-
-    def kill(self) -> None:
-        """Kill the broker that has the next role: a leader, the controller, a coordinator; not while one is away."""
-        if self.running and (self._killing is None or self._killing.done()):
-            self._killing = asyncio.ensure_future(self._kill())
-
-    async def _kill(self) -> None:
-        await self.tell(next(self._roles))
-        if said := await self.line():
-            self.kills += 1
-            self._kill_done(f"[red]{self.name}: {said}[/red]")
-
-    async def stop(self) -> None:
-        """As `Part.stop`."""
-        await super().stop()
-        if self._killing is not None:
-            await asyncio.wait([self._killing])
+    async def keep(self) -> None:
+        """Start it again whenever the demo has killed it. Raises PartError when it has ended by itself."""
+        while True:
+            await killed(self)
+            await self.start()

@@ -19,8 +19,9 @@ from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.demo import flights
 from penstock.pipeline.demo.check import Verdict, compare, count_values
+from penstock.pipeline.demo.cluster import ClusterPart
 from penstock.pipeline.demo.lag import watch
-from penstock.pipeline.demo.parts import BrokerPart, ClusterPart, Part, PartError
+from penstock.pipeline.demo.parts import BrokerPart, Part, PartError
 from penstock.pipeline.demo.picture import draw
 from penstock.pipeline.demo.progress import Sample, Show
 from penstock.pipeline.demo.scrape import Latency, counted
@@ -114,7 +115,7 @@ class Run:
 
     def kills(self) -> dict[str, int]:
         """How often each part was killed."""
-        parts: list[Part] = [*self.brokers.values(), *self.services.values(), *self.collectors.values()]
+        parts: list[Part | ClusterPart] = [*self.brokers.values(), *self.services.values(), *self.collectors.values()]
         if self.etl is not None:
             parts.append(self.etl)
         return {part.name: part.kills for part in parts if part.kills}
@@ -172,18 +173,6 @@ async def _keep(run: Run, part: Part, ready: str) -> None:
             return
         if part.kills == kills:
             raise PartError(f"{part.name} ended by itself (exit code {code}):\n{part.log_tail()}")
-
-
-async def _keep_broker(run: Run, broker: BrokerPart | ClusterPart) -> None:
-    """Watch a broker that has been started; start it again whenever the demo has killed it. A cluster starts its own again."""
-    while True:
-        kills = broker.kills
-        code = await broker.wait()
-        if run.ending:
-            return
-        if broker.kills == kills or isinstance(broker, ClusterPart):
-            raise PartError(f"broker {broker.name} ended by itself (exit code {code}):\n{broker.log_tail()}")
-        await broker.start()
 
 
 async def _collect(run: Run, origin: str, dice: random.Random) -> None:
@@ -253,7 +242,7 @@ async def _murder(run: Run, dice: random.Random) -> None:
     nights_at_kill = -1
     while True:
         await asyncio.sleep(dice.uniform(*KILL_PAUSE_S))
-        victims: list[Part] = [*run.brokers.values(), *run.services.values(), *run.services.values()]
+        victims: list[Part | ClusterPart] = [*run.brokers.values(), *run.services.values(), *run.services.values()]
         nights = run.nights_done()
         if run.etl is not None and run.etl.running and nights > nights_at_kill and dice.random() < ETL_KILL_SHARE:
             victims, nights_at_kill = [run.etl], nights
@@ -298,11 +287,12 @@ async def _main_job(run: Run, dice: random.Random) -> None:
 async def _guarded(run: Run, dice: random.Random) -> None:
     """The main job among its guards: a guard that fails ends the run with its reason, and so does the caller's end."""
     main = asyncio.ensure_future(_main_job(run, dice))
-    guards = [asyncio.ensure_future(_keep_broker(run, broker)) for broker in run.brokers.values()]
+    guards = [asyncio.ensure_future(broker.keep()) for broker in run.brokers.values()]
     guards += [asyncio.ensure_future(_keep(run, part, "started")) for part in run.services.values()]
     guards.append(asyncio.ensure_future(_follow_nights(run)))
     guards.append(asyncio.ensure_future(watch(run.config, run.show, run.samples, run.nights_done, run.plan.nights)))
-    guards.append(asyncio.ensure_future(watch_requests(run.brokers.values(), lambda: run.show.elapsed_s, run.latencies)))
+    nodes = [node for broker in run.brokers.values() for node in broker.nodes]
+    guards.append(asyncio.ensure_future(watch_requests(nodes, lambda: run.show.elapsed_s, run.latencies)))
     if run.plan.kill:
         guards.append(asyncio.ensure_future(_murder(run, dice)))
     try:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.pipeline.demo.parts import BrokerPart, ClusterPart, Part
+from penstock.pipeline.demo.parts import BrokerPart, Part
 
 PAUSE_S = 1.0
 ANSWER_S = 5.0
@@ -33,7 +33,7 @@ class Latency:
     p99_s: float
 
 
-async def watch(brokers: Iterable[BrokerPart | ClusterPart], elapsed_s: Callable[[], float], samples: list[Latency]) -> None:
+async def watch(brokers: Iterable[BrokerPart], elapsed_s: Callable[[], float], samples: list[Latency]) -> None:
     """Take samples until cancelled. A broker that is down is left out; one that has started counts from nothing again."""
     parts, before = list(brokers), dict[str, Buckets]()
     while True:

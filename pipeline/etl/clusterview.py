@@ -22,7 +22,6 @@ from penstock.pipeline.stages.noted import Noted
 from penstock.pipeline.stages.quarantine import note
 from penstock.pipeline.stages.sourcelog import batch_before, differs
 from penstock.pipeline.stages.stagetopics import find_moved_topic, make_topic
-from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
 Offsets = dict[TopicPartition, int]
@@ -270,6 +269,8 @@ def _corrupt(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> Co
 def _last_record(batch: RawBatch) -> int | None:
     """The offset of a batch's last record, -1 if it has none (compaction leaves such); None when it can't be opened, or
     a record's time is none of Spark's."""
+    from penstock.pyx.record.columns import decode  # here, since numpy comes with it, which the command's help must not pay for
+
     try:
         if batch.magic == 2:
             columns = decode([batch])

@@ -237,7 +237,7 @@ class Cut:
         tps = list(tps)
         starts = await cluster.offsets(tps, EARLIEST)
         ends = await cluster.offsets(tps, LATEST, stable=False)
-        topic_ids = {topic: (await cluster.topic(topic)).topic_id.hex() for topic in {topic for topic, _ in tps}}
+        topic_ids = {topic: (await cluster.topic(topic)).topic_id.hex() for topic in dict.fromkeys(topic for topic, _ in tps)}
         breaks = {tp: _break(positions.get(tp), topic_ids[tp[0]], starts[tp], ends[tp]) for tp in tps}
         read = {tp: (at.offset, at.last_batch) for tp, at in positions.items() if at.last_batch is not None}
         others = await cluster.differ({tp: mark for tp, mark in read.items() if not breaks.get(tp)})

@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.config import Config, ConfigError
 from penstock.pipeline import job
-from penstock.pipeline.etl.hadoopstorage import HdfsStorage, S3Storage
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
 
@@ -28,8 +27,12 @@ def at(place: str, config: Config) -> Storage:
         case "file" if not parts.netloc and parts.path.startswith("/") and len(parts.path) > 1:
             return LocalStorage(Path(unquote(parts.path)))
         case "hdfs" if len(parts.path) > 1:
+            from penstock.pipeline.etl.hadoopstorage import HdfsStorage  # here, since a local table needs nothing of Spark
+
             return HdfsStorage(place.rstrip("/"), config)
         case "s3a" if parts.netloc and len(parts.path) > 1:
+            from penstock.pipeline.etl.hadoopstorage import S3Storage
+
             return S3Storage(place.rstrip("/"), config)
         case "s3" | "s3n":
             raise ConfigError(f"`{place}` is no place for a table: Spark's name for S3 is s3a://BUCKET/PATH")

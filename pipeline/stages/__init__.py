@@ -4,7 +4,8 @@ stage        mirror and dedupe as processes: set out, go on, close
 topics       which topics are copied, and what they are called on the target
 lanes        the partitions of one input, each fed, fenced and stopped by itself
 lane         one partition on its way: what waits for it, its turns
-lanewatch    what is known of lanes and their logs beside what they do
+lanewatch    looks at the logs of lanes, for what lanes can't see by themselves
+laneview     what a process shows of its lanes: states, lags, turns that hang
 lanecounts   what the worker of a lane counts
 outlook      what a process knows of the logs that a lane reads
 figures      figures of a stage for Prometheus

@@ -11,7 +11,6 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.stages.failures import OperatorNeeded
 from penstock.pyx.record.builder import BatchBuilder
-from penstock.pyx.record.columns import keep
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
 from penstock.pyx.record.rewrite import rewrite_header
 
@@ -80,6 +79,8 @@ def _with_append_time(batch: RawBatch, max_bytes: int) -> RawBatch | None:
     """A LogAppendTime batch whose records have that time as their own; None if more has to be done to it."""
     if not batch.is_log_append_time or not is_forwardable(batch, max_bytes, append_time=True):
         return None
+    from penstock.pyx.record.columns import keep  # here, since few mirrors meet such batches, and numpy comes with it
+
     timed = RawBatch(keep(batch, b"\x01" * batch.record_count, append_time=True))
     return timed if timed.size_in_bytes <= max_bytes else None
 

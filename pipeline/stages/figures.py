@@ -213,7 +213,7 @@ class LaneFigures:
             for key in some:
                 _, lanes, lane = placed[key]
                 table.add(key, _numbers(lanes, lane))
-                states[key] = lanes.watch.state(lane)["state"]
+                states[key] = lanes.view.state(lane)["state"]
             await asyncio.sleep(0)
         states |= self._topics()
         await table.write(page, BY_LANE, READ, self._dropped)
@@ -225,7 +225,7 @@ class LaneFigures:
                 had = self._had.setdefault(key, set())
                 had.add(states[key])
                 page.samples(
-                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in had
+                    (labels_text(STATE, (*self._stage, *key, word(state))), int(state == states[key])) for state in sorted(had)
                 )
             await asyncio.sleep(0)
         found = Counter(states.values())
@@ -243,7 +243,7 @@ def _numbers(lanes: Lanes, lane: Lane) -> Numbers:
     """What is known of a lane; its counters are there before it has begun."""
     counts = lane.worker.counts
     numbers: dict[Family, float] = {READ: counts.read, RECORDS: counts.records, BYTES: counts.bytes}
-    if (lag := lanes.watch.lag(lane)) is not None:
+    if (lag := lanes.view.lag(lane)) is not None:
         numbers[LAG_RECORDS], numbers[LAG_SECONDS] = lag
     if lane.resolved.is_set() and (committed_ms := lane.worker.position.committed_ms) >= 0:
         numbers[LAST_COMMIT] = committed_ms / 1000

@@ -51,7 +51,7 @@ def _words(tp: TopicPartition, found: OpenTransaction) -> str:
     return f"{begun}; its producer ends it, or its coordinator after the producer's `transaction.timeout.ms`"
 
 
-class Watch:
+class HoldWatch:
     """Notes since when one log's last stable offset stands still before its end, what holds it back, and whether that was
     said."""
 

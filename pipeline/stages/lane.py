@@ -133,7 +133,7 @@ class Lane:
         self._bytes = 0  # that wait
         self._in_turn = 0
         self._share = share or Share(Held())
-        self.held_back: dict[TopicPartition, heldback.Watch] = {}  # by input
+        self.held_back: dict[TopicPartition, heldback.HoldWatch] = {}  # by input
         self._due = math.inf  # when what waits is worth a transaction of its own, however little it is (loop time)
         self._reason: Exception | None = None
         self._wake = asyncio.Event()

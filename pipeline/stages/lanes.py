@@ -25,6 +25,7 @@ from penstock.pipeline.stages.failures import (
     patiently,
 )
 from penstock.pipeline.stages.lane import Lane, LaneWorker, Pace, wait_for
+from penstock.pipeline.stages.laneview import LaneView
 from penstock.pipeline.stages.lanewatch import LaneWatch
 from penstock.pipeline.stages.memory import ROOM_BYTES, Held, Share
 from penstock.pipeline.stages.position import PROCESS
@@ -70,7 +71,8 @@ class Lanes:
         self._readers: dict[TopicPartition, Lane] = {}  # by input
         self._fetcher = fetcher
         self._log = logger
-        self.watch = LaneWatch(self.lanes, fetcher, logger, watch_ms=watch_ms, stalled_ms=stalled_ms, silent_ms=silent_ms)
+        self.view = LaneView(self.lanes, fetcher, silent_ms)
+        self._watch = LaneWatch(self.lanes, fetcher, logger, watch_ms=watch_ms, stalled_ms=stalled_ms)
         self._refresh_s = refresh_ms / 1000
         self._turn_bytes = turn_bytes
         self._session_s = session_ms / 1000
@@ -143,7 +145,9 @@ class Lanes:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
-                self._tasks += [group.create_task(work()) for work in (self._feed, self.watch.look_behind, self.watch.look_out)]
+                self._tasks += [
+                    group.create_task(work()) for work in (self._feed, self._watch.look_behind, self._watch.look_out)
+                ]
                 while not self.is_replaced():
                     await self._lost.wait()
                     self._lost.clear()

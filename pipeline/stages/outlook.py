@@ -28,7 +28,7 @@ class Ends(NamedTuple):
 
 async def look_at_ends(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
     """Where logs end; those that aren't there, or have no leader, are left out. Raises KafkaError."""
-    known = await client.metadata(list({topic for topic, _ in tps}), refresh=True)
+    known = await client.metadata(sorted({topic for topic, _ in tps}), refresh=True)
     # One without a leader would hold up the answer for all.
     infos = {tp: known.topics[tp[0]].partitions.get(tp[1]) for tp in tps if tp[0] in known.topics}
     there = [tp for tp, info in infos.items() if info is not None and info.leader >= 0]

@@ -11,6 +11,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import BatchMark, Fetched
+from penstock.pipeline.clients.truncation import Position
 from penstock.pipeline.stages.failures import OperatorNeeded, OtherLog
 from penstock.pipeline.stages.position import StagePosition
 from penstock.pyx.record.rawbatch import RawBatch
@@ -74,14 +75,9 @@ class SourceLog:
 
     async def _check_epoch(self, leader_epoch: int, offset: int) -> None:
         """The log must not have been cut back and grown again since it was read under a leader epoch (KIP-320)."""
-        if leader_epoch < 0:
-            return
-        found = await self._admin.offsets_for_leader_epoch({self._tp: leader_epoch})
-        epoch, end = found[self._tp]
-        if end < offset:
-            known = end >= 0 and epoch == leader_epoch  # else the answer is of an earlier epoch
-            ends = f"its epoch {leader_epoch} ends at {end}" if known else f"it knows no epoch {leader_epoch}"
-            raise OtherLog(f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}")
+        found = await self._admin.find_truncations({self._tp: Position(offset, leader_epoch)})
+        if found:
+            raise OtherLog(f"{self._name} was cut back: {found[self._tp]}; {self._cut}")
 
     async def _check_batch(self, mark: BatchMark, offset: int) -> None:
         """The log must still have the last batch that was read below an offset, unless retention has removed it."""

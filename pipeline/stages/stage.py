@@ -161,12 +161,12 @@ class Stage(abc.ABC):
 
     def live(self) -> tuple[bool, dict[str, Any]]:
         """The loop answers this, so it turns; and no lane's turn has hung for longer than its own steps may take."""
-        hung = [name for lanes in self._process for name in lanes.watch.hung()]
+        hung = [name for lanes in self._process for name in lanes.view.hung()]
         return not hung, {"hung": hung}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Every lane was tried once, and the target answers. A lane that stands still is no reason to send others elsewhere."""
-        states = Counter(lanes.watch.state(lane)["state"] for _, lanes, lane in self.placed()) + Counter(
+        states = Counter(lanes.view.state(lane)["state"] for _, lanes, lane in self.placed()) + Counter(
             self.waiting_topics().values()
         )
         standing = {state: states[state] for state in STANDING if states[state]}

@@ -115,6 +115,11 @@ class Offsets(NamedTuple):
         """The first offset that was never deleted; -1: unknown."""
         return -1 if self.first_segment < 0 else max(self.first_segment, 0 if self.topic_id is None else self.log_start)
 
+    @property
+    def least_end(self) -> int:
+        """The log has had records up to there, or further."""
+        return max(self.log_start, self.recovery_point, self.log_end)
+
     def amended(self, by: Amendment, slot_end: int | None) -> Offsets:
         """What holds with an amendment; slot_end: where the log ended by its slot."""
         known = self._replace(amendment=by.number)

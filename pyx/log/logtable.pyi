@@ -175,6 +175,10 @@ class LogTable(LogSetOwner):
     def recovery_point(self, topic: str, topic_id: bytes, partition: int, folder: str) -> int:
         """What is known of a log in a log folder that needn't be open: all below it was flushed. 0 if nothing is."""
 
+    def had_records(self, topic: str, topic_id: bytes, partition: int, folder: str) -> bool:
+        """Whether the checkpoints of a log folder, or its slots of log ends, say that a log of that topic had records there.
+        A line without a topic's id counts, too: it may be that topic's."""
+
     def first_dirty(self, topic: str, topic_id: bytes, partition: int) -> int:
         """The offset up to which a log of that topic was compacted; -1 if it never was, or is another topic's."""
 

@@ -478,11 +478,10 @@ cdef class LogTable(LogSetOwner):
             if fresh:
                 # A deleted topic's, if the broker died before they were written.
                 led.folder.forget(key)
-                most = max(known.log_start, known.recovery_point, known.log_end)
-                if known.topic_id is not None and most > 0:
+                if known.topic_id is not None and known.least_end > 0:
                     _log.warning(
                         "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
-                        "it begins again", topic, partition, most, path,
+                        "it begins again", topic, partition, known.least_end, path,
                     )
                     led.folder.checkpoints.owe()     # what it had isn't missed after a kill, either
                 known = led.folder.checkpoints.of(key, topic_id)
@@ -800,6 +799,10 @@ cdef class LogTable(LogSetOwner):
         """The recovery point of a log that isn't open; see logtable.pyi."""
         by = read_amendment(os.path.join(folder, f"{topic}-{partition}"))
         return self.folder(folder).checkpoints.of((topic, partition), topic_id, by).recovery_point
+
+    def had_records(self, str topic, bytes topic_id, int partition, str folder):
+        """Whether a log folder knows of records of a log; see logtable.pyi."""
+        return self.folder(folder).checkpoints.of((topic, partition), topic_id).least_end > 0
 
     def first_dirty(self, str topic, bytes topic_id, int partition):
         """How far a log was compacted; see logtable.pyi."""

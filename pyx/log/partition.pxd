@@ -27,6 +27,9 @@ cdef enum:
     ISOLATION_LOG_END = 2              # replicas and this broker's own loaders: up to the log end
 
 cdef enum:
+    THIS_BROKER = -2                   # in place of a broker's number
+
+cdef enum:
     COMMITTED_NOT_YET = -32767         # no error of Kafka's
     CONTROL_PLANE = -1                 # no reactor: LogManager.take_moved has it
 
@@ -67,6 +70,8 @@ cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
 cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
+# Who leads it and in which epoch, as this broker was told: NO_BROKER, THIS_BROKER, or another one's number.
+cdef int32_t partition_leader(Partition* p, int32_t* epoch) noexcept nogil
 
 # --- counting -----------------------------------------------------------------------------------------------
 # What is counted of a partition while the reference is held; and of those that aren't here.

@@ -421,6 +421,18 @@ cdef int32_t partition_leader_epoch(Partition* partition) noexcept nogil:
     return atomic_load32(&log_of(partition).leader_epoch)
 
 
+cdef int32_t partition_leader(Partition* partition, int32_t* epoch) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef int32_t leader
+    pthread_mutex_lock(&p.lock)
+    epoch[0] = p.leader_epoch
+    leader = p.leader_id
+    if p.role == ROLE_LEADER:
+        leader = NO_BROKER if p.isolated else <int32_t>THIS_BROKER
+    pthread_mutex_unlock(&p.lock)
+    return leader
+
+
 # --- waiting ------------------------------------------------------------------------------------------------
 cdef void set_wake_hook(WakeHook hook) noexcept nogil:
     global wake_hook

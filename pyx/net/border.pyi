@@ -160,6 +160,10 @@ class DataPlane:
         holds for single ones instead (max.connections.per.ip and its overrides); more are closed at once.
         """
 
+    def set_addresses(self, addresses: dict[str, list[tuple[int, str, int, str | None]]]) -> None:
+        """Where the clients of each listener reach the brokers: id, host, port and rack of each. A client that asks for what
+        another broker leads is told by this (KIP-951)."""
+
     def listen(
         self,
         host: str,

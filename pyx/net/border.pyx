@@ -53,6 +53,7 @@ from penstock.pyx.record.frame cimport (
     write_raw, writer_free,
 )
 from penstock.pyx.request.acks cimport ProduceWait, acks_free
+from penstock.pyx.request.leaders cimport Address, addresses_free, addresses_new, addresses_set
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult,
     ProduceTally, produce_held, produce_serve,
@@ -281,6 +282,7 @@ cdef class DataPlane:
             self.plane.logs, self.plane.input_bytes_max, &self.plane, on_worked, plane_has_room
         )
         self.plane.refusals = refusals_new()
+        self.plane.addresses = addresses_new(node_id)
         if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:
             raise MemoryError
         if self.plane.workers == NULL:
@@ -306,6 +308,8 @@ cdef class DataPlane:
             admission_free(self.plane.admission)
         if self.plane.refusals != NULL:
             refusals_free(self.plane.refusals)
+        if self.plane.addresses != NULL:
+            addresses_free(self.plane.addresses)
         free(self._busy_times)
 
     @property
@@ -321,6 +325,20 @@ cdef class DataPlane:
             text = f"[{address}]" if ":" in address else address
             own[<string>text.encode("ascii")] = <int32_t>limit
         admission_limit(self.plane.admission, most, rate, most_of_address, own)
+
+    def set_addresses(self, addresses: dict) -> None:
+        cdef vector[vector[Address]] listeners
+        cdef Address at
+        listeners.resize(len(self._listeners))
+        for i, name in enumerate(self._listeners):
+            for broker, host, port, rack in addresses.get(name, ()):
+                at.broker = broker
+                at.host = <string>host.encode()
+                at.port = port
+                at.has_rack = rack is not None
+                at.rack = <string>(rack or "").encode()
+                listeners[<size_t>i].push_back(at)
+        addresses_set(self.plane.addresses, listeners)
 
     def listen(
         self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
@@ -570,6 +588,8 @@ cdef class DataPlane:
         topic[0] = 0
         sender.refusals = self.plane.refusals
         sender.connection = token_connection(request.token)
+        sender.addresses = self.plane.addresses
+        sender.listener = self._listeners.index(request.listener)
         if not _begin(frame, &head, &body):
             return PRODUCE_MALFORMED
         with nogil:

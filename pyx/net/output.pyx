@@ -309,7 +309,7 @@ cdef Step _settle_acks(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     if not acks.waiting.due:
         return STEP_WAIT
     acks.waiting.due = False
-    if not acks_settle(acks, slot.answer.p, r.id, must_answer, &r.produced.errors):
+    if not acks_settle(acks, &slot.answer, r.id, must_answer, &r.produced.errors):
         if acks.waiting.heap_index >= 0 or park(r.waits, &acks.waiting):
             return STEP_WAIT
         return STEP_CLOSE

@@ -37,6 +37,7 @@ from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.acks cimport ProduceWait
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
+from penstock.pyx.request.leaders cimport Addresses
 from penstock.pyx.request.produce cimport ProduceGroup, ProduceTally
 from penstock.pyx.request.refusals cimport Refusals
 from penstock.pyx.request.sessions cimport SessionCache
@@ -240,6 +241,7 @@ cdef struct Plane:
     LogSet* logs                      # what it serves
     SessionCache* sessions            # of fetches
     Refusals* refusals                # of produces
+    Addresses* addresses              # of brokers, for clients that have come to the wrong one
     Reactor* reactors[REACTORS_MAX]
     int32_t reactor_count
     int32_t diverted                  # atomic: bit = api key of Produce, Fetch: such requests go to the control plane

@@ -108,6 +108,8 @@ cdef Sender connection_sender(Reactor* r, Connection* c) noexcept nogil:
     cdef Sender sender
     sender.refusals = r.plane.refusals
     sender.connection = token_connection(token_pack(r.id, c.place, c.generation, 0))
+    sender.addresses = r.plane.addresses
+    sender.listener = c.listener
     return sender
 
 
@@ -352,6 +354,8 @@ cdef FetchJob* _begin_fetch(
     job.waiting.connection = c
     job.waiting.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
     job.waiting.due = True
+    job.addresses = r.plane.addresses
+    job.listener = c.listener
     return job
 
 

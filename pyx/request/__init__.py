@@ -4,6 +4,7 @@ versions        the versions that are served, and what holds from which one on
 produce         Produce, carried out in a connection's own buffer
 acks            produces that wait until other replicas have their records
 waiting         what all requests have that wait
+leaders         who leads a partition that a client asked another broker for
 produceflush    Produce to partitions with flush.messages
 producerequest  a Produce request: its limits, what it says before its topics, and the walk over them
 refusals        batches that were refused and will come again: a later one isn't taken before them

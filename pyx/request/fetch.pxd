@@ -8,7 +8,7 @@ for all others (fetchconvert.pxd).
 Followers fetch on a listener between brokers. There a replica id, with the broker epoch of its registration, gives a
 view up to the log end, and each partition hears how far the replica has come (log/replicas.pxd). On any other listener
 everybody may claim an id (CVE-2018-1288): it only makes the session a privileged one. A rack is accepted and no other
-replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
+replica is ever preferred. Not done: snapshots.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -19,6 +19,7 @@ from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.topictally cimport PartitionTally
 from penstock.pyx.record.frame cimport Reader, RequestHead
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet
+from penstock.pyx.request.leaders cimport Addresses
 from penstock.pyx.request.sessions cimport Session, SessionCache
 from penstock.pyx.request.waiting cimport Waiting
 
@@ -74,6 +75,8 @@ cdef struct FetchJob:
     int32_t cold_times
     bint urgent                       # its ranges are answered with, however little their conversion gives
     bint converted                    # fetch_convert_ranges was called for its ranges
+    Addresses* addresses              # of leaders, for partitions that this broker doesn't lead
+    int32_t listener                  # that the connection came by
     bint replaced                     # another log has the name of one that it read, so what it waits for isn't right
 
 # Where a partition of the set is counted.

@@ -187,7 +187,7 @@ cdef bint _merge_asked(FetchJob* job) noexcept nogil:
     """Removes partitions that were named twice, as a session needs it. False: no memory, so none is made."""
     cdef FetchSet merged
     set_open(&merged)
-    if not set_index(&merged) or not set_merge(&merged, &job.asked):
+    if not set_index(&merged) or not set_merge(&merged, &job.asked, False):
         set_close(&merged)
         return False
     set_close(&job.asked)
@@ -198,7 +198,9 @@ cdef bint _merge_asked(FetchJob* job) noexcept nogil:
 cdef void _go_on(FetchJob* job) noexcept nogil:
     """The session was taken: what the request says changes it, before anything is read."""
     cdef FetchSet* set = &job.session.set
-    if not set_merge(set, &job.asked):
+    # A follower that names a partition again may have dropped the answer that this session takes for told, as its role
+    # changed meanwhile: without the log start of that answer it would keep deleted records until the next deletion.
+    if not set_merge(set, &job.asked, job.replica != NO_BROKER):
         session_drop(job.sessions, job.session)
         job.error = FETCH_SESSION_ID_NOT_FOUND        # no memory: the client starts again without a session
         return

@@ -1,11 +1,12 @@
 """Answers to fetches; see fetchanswer.pxd."""
 
+from libcpp.set cimport set as ordered_set
 from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport OFFSET_OUT_OF_RANGE
 from penstock.pyx.linux.posix cimport realloc
 from penstock.pyx.log.pagecache cimport read_cached_at
-from penstock.pyx.log.partition cimport ISOLATION_COMMITTED
+from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, Partition
 from penstock.pyx.log.read cimport AbortedTxn, partition_aborted, read_release
 from penstock.pyx.log.role cimport NO_BROKER
 from penstock.pyx.log.topictally cimport tally_fetched
@@ -15,11 +16,16 @@ from penstock.pyx.record.frame cimport (
 )
 from penstock.pyx.request.fetch cimport FetchRange, fetch_tally, range_release
 from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
+from penstock.pyx.request.leaders cimport Leader, find_leader, write_addresses, write_leader
 from penstock.pyx.request.sessions cimport session_make
 from penstock.pyx.request.versions cimport (
-    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LOG_START_OFFSET_FROM, FETCH_RACK_FROM, FETCH_SESSIONS_FROM,
-    FETCH_THROTTLE_FROM, FETCH_TOPIC_IDS_FROM,
+    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LEADERS_FROM, FETCH_LOG_START_OFFSET_FROM, FETCH_RACK_FROM,
+    FETCH_SESSIONS_FROM, FETCH_THROTTLE_FROM, FETCH_TOPIC_IDS_FROM,
 )
+
+cdef enum:
+    TAG_CURRENT_LEADER = 1
+
 
 # --- records ------------------------------------------------------------------------------------------------
 cdef void piece_release(FilePiece* piece) noexcept nogil:
@@ -101,10 +107,24 @@ cdef void _write_removed_below(Writer* w, const FetchRange* r) noexcept nogil:
     write_i64(w, r.removed_below)
 
 
-cdef int64_t _write_partition(
-    Writer* w, Pieces* pieces, FetchJob* job, const FetchPartition* partition, FetchRange* r
+cdef bint _find_leader(
+    const FetchJob* job, const FetchPartition* partition, const FetchRange* r, Leader* out
 ) noexcept nogil:
+    """Whether a consumer is to be told who leads a partition. A replica hears it from the controller."""
+    return (
+        job.version >= FETCH_LEADERS_FROM
+        and job.replica == NO_BROKER
+        and find_leader(job.addresses, <Partition*>partition.partition, r.error, out)
+    )
+
+
+cdef int64_t _write_partition(
+    Writer* w, Pieces* pieces, FetchJob* job, const FetchPartition* partition, FetchRange* r,
+    ordered_set[int32_t]& leaders
+) noexcept nogil:
+    """`leaders` gets whom it names."""
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
+    cdef Leader leader
     cdef bint good, has_start
     cdef int64_t file_bytes
     cdef vector[AbortedTxn] aborted
@@ -134,6 +154,9 @@ cdef int64_t _write_partition(
         _write_diverging(w, r)
     elif has_start and flexible and r.removed_below > 0:
         _write_removed_below(w, r)
+    elif _find_leader(job, partition, r, &leader):
+        leaders.insert(leader.broker)
+        write_leader(w, TAG_CURRENT_LEADER, &leader)
     else:
         write_no_tags(w, flexible)
     return file_bytes
@@ -192,6 +215,7 @@ cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pi
     cdef size_t at = answer_begin(out, job.correlation_id, flexible)
     cdef int32_t i, n = 0, topic_left = 0
     cdef int64_t file_bytes = 0, total = 0, sent
+    cdef ordered_set[int32_t] leaders
     cdef FetchRange* r
     cdef FetchSet* set
     if job.wants_session and job.error == 0:
@@ -209,7 +233,7 @@ cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pi
             topic_left = _same_topic(job, i)
             _write_topic(out, job, &set.topics[set.partitions[r.at].topic], topic_left)
         n = <int32_t>r.read.length if r.converted == NULL else <int32_t>r.converted.size()
-        sent = _write_partition(out, pieces, job, &set.partitions[r.at], r)
+        sent = _write_partition(out, pieces, job, &set.partitions[r.at], r, leaders)
         if sent < 0:
             return -1
         file_bytes += sent
@@ -221,7 +245,10 @@ cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pi
             write_no_tags(out, flexible)
         if job.session != NULL:
             _write_down(set, r, job.incremental)
-    write_no_tags(out, flexible)
+    if leaders.empty():
+        write_no_tags(out, flexible)
+    else:
+        write_addresses(out, job.addresses, job.listener, leaders)
     if out.failed:
         return -1
     answer_end(out, at, file_bytes)

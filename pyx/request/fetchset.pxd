@@ -65,8 +65,9 @@ cdef int32_t set_add(FetchSet* s, int32_t topic, int32_t index) noexcept nogil
 cdef void set_remove(FetchSet* s, int32_t at) noexcept nogil      # of an indexed set
 cdef void set_move_last(FetchSet* s, int32_t at) noexcept nogil
 
-# Into an indexed set: what `asked` has replaces what was asked before, new partitions come last. False: no memory.
-cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil
+# Into an indexed set: what `asked` has replaces what was asked before, new ones come last. `tells_again`: who asks
+# is told all of these partitions again, as if it had been told nothing. False: no memory.
+cdef bint set_merge(FetchSet* s, const FetchSet* asked, bint tells_again) noexcept nogil
 # Out of an indexed set: the partitions of `forgotten`, as far as they are there.
 cdef void set_subtract(FetchSet* s, const FetchSet* forgotten) noexcept nogil
 

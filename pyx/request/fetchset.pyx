@@ -270,7 +270,7 @@ cdef inline const uint8_t* _id_of(const FetchTopic* topic) noexcept nogil:
     return topic.topic_id
 
 
-cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil:
+cdef bint set_merge(FetchSet* s, const FetchSet* asked, bint tells_again) noexcept nogil:
     cdef int32_t from_at = asked.first, at, topic
     cdef const FetchPartition* wanted
     cdef FetchPartition* p
@@ -291,6 +291,9 @@ cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil:
         p.offset = wanted.offset
         p.log_start = wanted.log_start
         p.broker_epoch = wanted.broker_epoch
+        if tells_again:
+            p.cached_high_watermark = -1
+            p.cached_log_start = -1
         from_at = wanted.next
     return True
 

@@ -13,8 +13,6 @@ one batch of magic 2 for each partition.
 
 A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
 handed over to the control plane whole, which asks and then serves it by the same function.
-
-Not done here: the tags that name a new leader (KIP-951).
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t

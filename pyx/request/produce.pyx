@@ -35,16 +35,17 @@ from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, reader_left, skip_tags, write_count, write_i16, write_i32,
     write_i64, write_no_tags, write_raw, write_string,
 )
-from penstock.pyx.request.acks cimport ProduceWait, acks_add, acks_cut, acks_new
+from penstock.pyx.request.acks cimport ProduceWait, acks_add, acks_cut, acks_name_leaders, acks_new
+from penstock.pyx.request.leaders cimport Leader, LeaderPlaces, find_leader, name_leaders
 from penstock.pyx.request.producerequest cimport (
     ProduceTerms, ProduceTopic, produce_find, produce_part, produce_partitions, produce_terms, produce_topic,
 )
 from penstock.pyx.request.refusals cimport Sender, SentBatch, refusals_find, refusals_note, refusals_parse
 from penstock.pyx.request.verification cimport find_unverified
 from penstock.pyx.request.versions cimport (
-    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_LOG_START_OFFSET_FROM, PRODUCE_RECORD_ERRORS_FROM,
-    PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TOPIC_IDS_FROM, PRODUCE_TRANSACTIONS_FROM,
-    PRODUCE_ZSTD_FROM,
+    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_LEADERS_FROM, PRODUCE_LOG_START_OFFSET_FROM,
+    PRODUCE_RECORD_ERRORS_FROM, PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TOPIC_IDS_FROM,
+    PRODUCE_TRANSACTIONS_FROM, PRODUCE_ZSTD_FROM,
 )
 
 cdef extern from *:
@@ -59,6 +60,7 @@ cdef extern from *:
 cdef enum:
     ACKS_ALL = -1
     INDEX_BYTES = 4                   # of a partition in an answer: its error code is behind that
+    TAG_CURRENT_LEADER = 0
     GROUP_ASKED_MAX = 64
     GROUP_TOGETHER_MAX = 64           # for one partition
     GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
@@ -587,16 +589,34 @@ cdef inline int32_t _numbers_after_error(int16_t version) noexcept nogil:
 
 
 cdef bint _keep_waiting(
-    const ProduceTerms* terms, const Part* part, size_t error_at, ProduceWait** acks
+    const ProduceTerms* terms, const Part* part, size_t at, size_t end, ProduceWait** acks
 ) noexcept nogil:
-    """False: no memory."""
+    """`at`: where the partition's answer begins, which ends with its tagged fields. False: no memory."""
     cdef int64_t deadline_ms = later_ms(monotonic_ns() // 1_000_000, max(terms.timeout_ms, 0))
     if acks[0] == NULL:
         acks[0] = acks_new(_numbers_after_error(terms.version), deadline_ms)
     if acks[0] == NULL:
         return False
     acks[0].waiting.deadline_ms = min(acks[0].waiting.deadline_ms, deadline_ms)
-    return acks_add(acks[0], part.waits, part.append.done.needed, part.append.done.leader_epoch, error_at)
+    return acks_add(
+        acks[0], part.waits, part.append.done.needed, part.append.done.leader_epoch, at + INDEX_BYTES, end - 1
+    )
+
+
+cdef bint _find_leader(
+    const ProduceGroup* g, const Asked* asked, const ProduceTopic* topic, int32_t index, int16_t error, Leader* out
+) noexcept nogil:
+    """Whether the client is to be told who leads a partition of its request."""
+    cdef Partition* partition
+    cdef bint found
+    if error != NOT_LEADER_OR_FOLLOWER or asked.terms.version < PRODUCE_LEADERS_FROM:
+        return False
+    partition = produce_find(g.logs, topic, index)
+    if partition == NULL:
+        return False
+    found = find_leader(asked.sender.addresses, partition, error, out)
+    partition_release(partition)
+    return found
 
 
 cdef ProduceResult produce_answer(
@@ -607,7 +627,9 @@ cdef ProduceResult produce_answer(
     cdef Reader* r = &body
     cdef Append* part
     cdef ProduceTopic topic
-    cdef size_t before = out.n, at, place = g.asked[i].first
+    cdef LeaderPlaces leaders
+    cdef Leader leader
+    cdef size_t before = out.n, at, begun, place = g.asked[i].first
     cdef int32_t index, _i, _j
     cdef int32_t waited = acks[0].n if acks[0] != NULL else 0
     cdef int16_t error
@@ -635,9 +657,12 @@ cdef ProduceResult produce_answer(
             else:
                 tally.batches += _count_batches(part.records, <int64_t>part.n)
                 tally.bytes += <int64_t>part.n
-            if g.parts[place - 1].waits != NULL:
-                kept = kept and _keep_waiting(terms, &g.parts[place - 1], out.n + INDEX_BYTES, acks)
+            begun = out.n
             _write_partition(out, terms, index, error, &part.done)
+            if g.parts[place - 1].waits != NULL:
+                kept = kept and _keep_waiting(terms, &g.parts[place - 1], begun, out.n, acks)
+            if _find_leader(g, &g.asked[i], &topic, index, error, &leader):
+                leaders[out.n - 1] = leader
         skip_tags(r, terms.flexible)
         write_no_tags(out, terms.flexible)
     if terms.version >= PRODUCE_THROTTLE_FROM:
@@ -653,6 +678,11 @@ cdef ProduceResult produce_answer(
             acks_cut(acks[0], waited)
         return PRODUCE_NO_MEMORY
     answer_end(out, at, 0)
+    if acks[0] != NULL:
+        if terms.version >= PRODUCE_LEADERS_FROM:
+            acks_name_leaders(acks[0], leaders, g.asked[i].sender.addresses, g.asked[i].sender.listener)
+    elif not leaders.empty():
+        name_leaders(out, at, leaders, TAG_CURRENT_LEADER, g.asked[i].sender.addresses, g.asked[i].sender.listener)
     return PRODUCE_ANSWERED
 
 

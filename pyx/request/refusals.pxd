@@ -19,6 +19,8 @@ the logs alone check sequences. A name that no topic may have isn't remembered.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
+from penstock.pyx.request.leaders cimport Addresses
+
 cdef enum:
     REFUSALS_MAX = 65536               # of a plane
     CONNECTION_REFUSALS_MAX = 8192
@@ -30,6 +32,8 @@ cdef struct Refusals
 cdef struct Sender:
     Refusals* refusals                 # NULL: nothing is remembered
     uint64_t connection                # a number that no other connection has
+    Addresses* addresses               # of leaders, for partitions that this broker doesn't lead
+    int32_t listener                   # that the connection came by
 
 # One batch of one partition of a request. The name, or the id, of its topic is the request's.
 cdef struct SentBatch:

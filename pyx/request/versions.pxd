@@ -18,6 +18,7 @@ cdef enum:
     PRODUCE_STORAGE_ERROR_FROM = 4    # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
     PRODUCE_LOG_START_OFFSET_FROM = 5
     PRODUCE_RECORD_ERRORS_FROM = 8
+    PRODUCE_LEADERS_FROM = 10         # of partitions that another broker leads (leaders.pxd)
 
 cdef enum:
     FETCH_KEY = 1
@@ -36,6 +37,7 @@ cdef enum:
     FETCH_LAST_FETCHED_EPOCH_FROM = 12
     FETCH_TOPIC_IDS_FROM = 13
     FETCH_REPLICA_STATE_FROM = 15     # replica_id moved into a tagged field
+    FETCH_LEADERS_FROM = 16           # of partitions that another broker leads; the field is there since 12
 
     # Formats of records that clients read.
     FETCH_MAGIC_1_FROM = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,6 +24,7 @@ import pyarrow.parquet
 import pytest
 
 from penstock.pipeline import job
+from penstock.pipeline.audit.command import command as audit_command
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.clients.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.partitioner import partition_for
@@ -163,9 +167,9 @@ class Pipeline:
         finally:
             os.close(write)
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self, *arguments: str) -> dict[str, Any]:
         """What `penstock audit --json` says; its exit code must agree."""
-        done = self.run("--json")
+        done = self.run("--json", *arguments)
         assert done.returncode in (0, 1, 3, 4), done.stderr
         answer = json.loads(done.stdout)
         assert (done.returncode == 1) == (answer["parts_at"] is not None)
@@ -174,15 +178,24 @@ class Pipeline:
         return {**answer, "hops": {hop["name"]: hop for hop in answer["hops"]}}
 
     def settle(self, **expected: int) -> dict[str, Any]:
-        """Audit until nothing waits before the table; a count must never part meanwhile."""
+        """Audit until nothing waits before the table; a count must never part meanwhile.
+
+        An audit is a process: one comes at once, the next ones when the records are there.
+        """
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             answer = self.audit()
             assert answer["parts_at"] is None, answer
+            self._await_written(expected["deduped"])
             waiting = [hop["waiting"] for name, hop in answer["hops"].items() if name.split()[0] in ("A", "B", "read")]
             if not any(waiting) and answer["hops"][f"aggregate {self.into}.deduped"]["records"] == expected["deduped"]:
                 return answer
         raise AssertionError(f"the stages did not settle: {answer}")
+
+    def _await_written(self, count: int) -> None:
+        """Wait until dedupe has written so many records."""
+        written = partial(count_topic, self.target.bootstrap, f"{self.into}.deduped")
+        until(lambda: asyncio.run(written()).total >= count, f"{count} records", lambda: self.stages[1].text())
 
     def load(self, rows: dict[int, int], noted: dict[int, int], table: Path | None = None, topic: str = "") -> None:
         """A table as the ETL leaves it: a night with these ranges, and as many rows a partition as `rows` says."""
@@ -881,14 +894,16 @@ def test_a_source_that_can_not_be_asked_is_no_loss(pipeline: Pipeline) -> None:
             await admin.delete_topics([pipeline.topic])
 
     def check(words: str, *arguments: str) -> None:
-        done = pipeline.run("--json", *arguments)
+        with ThreadPoolExecutor() as beside:  # each waits for the source's first contact
+            plain = beside.submit(pipeline.run, *arguments)
+            done = pipeline.run("--json", *arguments)
         assert done.returncode == 3, done.stderr
         answer = json.loads(done.stdout)
         found = {hop["name"]: hop for hop in answer["hops"]}
         assert answer["parts_at"] is None and answer["untold"] == [source, aggregate]
         assert (found[source]["records"], found[source]["waiting"]) == (None, None) and words in found[source]["note"]
         assert found[aggregate]["records"] == 110 and found["table table"]["records"] == found["table table"]["expected"] == 100
-        said = " ".join(pipeline.run(*arguments).stdout.split())
+        said = " ".join(plain.result().stdout.split())
         assert "?" in said and "Cannot tell whether" in said and "Complete" not in said
 
     check("Connection refused", "--set", "source.A.bootstrap.servers=127.0.0.1:1")
@@ -898,7 +913,14 @@ def test_a_source_that_can_not_be_asked_is_no_loss(pipeline: Pipeline) -> None:
     check("cannot connect")
 
 
-@pytest.mark.timeout(900)  # each audit waits for 75 s for the transaction to end
+def test_an_audit_waits_for_longer_than_a_transaction_of_the_stages_may_last() -> None:
+    """Unless `--wait` says otherwise."""
+    timeout_ms = inspect.signature(TransactionalSender).parameters["timeout_ms"].default
+    for command in (audit_command, audit_command.commands["accept"]):
+        (wait,) = [option for option in command.params if option.name == "wait_s"]
+        assert isinstance(wait.default, float) and wait.default * 1000 > timeout_ms
+
+
 @pytest.mark.parametrize("place", ["source", "aggregate", "behind"])
 def test_an_open_transaction_that_holds_records_back_is_named(pipeline: Pipeline, place: str) -> None:
     """Of a producer that died, at a source; in the aggregate, with records of the mirror in front of which it stands, and
@@ -924,13 +946,14 @@ def test_an_open_transaction_that_holds_records_back_is_named(pipeline: Pipeline
                 before = await pipeline.at(1)
                 pipeline.send(pipeline.source, pipeline.topic, list(range(500, 540)))
                 await asyncio.to_thread(until, lambda: asyncio.run(pipeline.at(1)) > before, "the mirror to copy them")
-            answer = await asyncio.to_thread(pipeline.audit)
+            answer, done = await asyncio.gather(
+                asyncio.to_thread(pipeline.audit, "--wait", "2"), asyncio.to_thread(pipeline.run, "--wait", "2")
+            )
             whose = f"producer id {sender.producer_id} in `{pipeline.topic}` partition 1 at offset {at}"
             words = f"waits for an open transaction of {whose}"
             assert answer["parts_at"] is None and answer["untold"][0] == hop, answer
             assert words in answer["hops"][hop]["open"][0]
             assert (words in answer["hops"][hop]["note"]) == (place == "aggregate")
-            done = await asyncio.to_thread(pipeline.run)
             said = " ".join(done.stdout.split())
             assert done.returncode == 3 and "Complete" not in said and f"producer id {sender.producer_id}" in said
             await sender.abort()

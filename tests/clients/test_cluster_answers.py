@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock.broker import Cluster
+from penstock.broker.cluster.messages import LeaderAndIsrAnswer, UpdateMetadata
 from penstock.broker.replication import pictures
+from penstock.broker.replication import topics as replicated
+from penstock.broker.replication.replicas import Replicas
+from penstock.broker.replication.topics import ClusterTopics, Prepared
 from penstock.broker.topics import changes
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages, requests
@@ -39,6 +45,14 @@ def create(cluster: Cluster, broker: int, name: str, replicas: list[int]) -> int
 def delete(cluster: Cluster, broker: int, name: str) -> int:
     with WireConnection(cluster.brokers[broker].bootstrap) as connection:
         answer = connection.ask(messages.DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000), 5)
+    code: int = answer.responses[0].error_code
+    return code
+
+
+def delete_by_id(cluster: Cluster, broker: int, topic_id: bytes) -> int:
+    state = messages.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        answer = connection.ask(messages.DeleteTopicsRequest(topics=[state], timeout_ms=60_000), 6)
     code: int = answer.responses[0].error_code
     return code
 
@@ -157,6 +171,68 @@ def test_who_is_named_as_leader_leads(cluster: Cluster, monkeypatch: pytest.Monk
             requests.produce(connection, name, {0: batch([b"x"])})
 
 
+def partitions(cluster: Cluster, broker: int, name: str) -> int:
+    """How many partitions of a topic a broker shows, led; -1: none, as it doesn't know the topic."""
+    with WireConnection(cluster.brokers[broker].bootstrap) as connection:
+        (topic,) = connection.ask(requests.metadata_request(name), requests.METADATA_VERSION).topics
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return -1
+    assert topic.error_code == ErrorCode.NONE
+    return sum(one.leader_id >= 0 for one in topic.partitions)
+
+
+def test_a_change_is_answered_once_all_brokers_show_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one of them is slow to take the controller's picture."""
+    prepare = ClusterTopics.prepare
+
+    async def prepare_slowly(topics: ClusterTopics, picture: UpdateMetadata) -> Prepared:
+        if topics._node_id == slow:
+            await asyncio.sleep(0.5)
+        return await prepare(topics, picture)
+
+    monkeypatch.setattr(ClusterTopics, "prepare", prepare_slowly)
+    for slow in cluster.brokers:
+        others = [broker for broker in cluster.brokers if broker != slow]
+        for asked in others:
+            name = f"told-{slow}-{asked}"
+            assert create(cluster, asked, name, [asked]) == ErrorCode.NONE
+            assert partitions(cluster, slow, name) == 1
+            assert grow(cluster, asked, name, 3) == ErrorCode.NONE
+            assert partitions(cluster, slow, name) == 3
+            assert delete(cluster, asked, name) == ErrorCode.NONE
+            assert partitions(cluster, slow, name) == -1
+
+
+def test_a_new_topic_takes_records_once_it_is_answered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its leader is slow to take the role."""
+    take = Replicas.take
+
+    async def take_slowly(replicas: Replicas, *given: Any) -> LeaderAndIsrAnswer:
+        await asyncio.sleep(3 * pictures.HOLD_S)
+        return await take(replicas, *given)
+
+    monkeypatch.setattr(Replicas, "take", take_slowly)
+    for leader in cluster.brokers:
+        for asked in cluster.brokers:
+            name = f"taken-{leader}-{asked}"
+            assert create(cluster, asked, name, [leader]) == ErrorCode.NONE
+            with WireConnection(cluster.brokers[leader].bootstrap) as connection:
+                requests.produce(connection, name, {0: batch([b"x"])})
+
+
+def test_a_broker_that_stands_still_holds_up_no_creation_for_ever(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated, "TOLD_S", 0.1)
+    paused = next(broker for broker in cluster.brokers if broker != cluster.controller)
+    asked, leader = (broker for broker in cluster.brokers if broker != paused)
+    cluster.pause(paused)
+    try:
+        assert create(cluster, asked, "without", [leader]) == ErrorCode.NONE
+    finally:
+        cluster.resume(paused)
+    cluster.until_live(set(cluster.brokers))
+    until(lambda: partitions(cluster, paused, "without") == 1, "it hears of the topic")
+
+
 def test_a_deleted_topic_is_made_again_by_no_broker_that_is_asked_for_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,3 +244,23 @@ def test_a_deleted_topic_is_made_again_by_no_broker_that_is_asked_for_it(
         until(lambda broker=broker: look(cluster, broker, "gone", may_create=False) != ErrorCode.NONE, "it is gone")  # type: ignore[misc]
         for _ in range(2):  # The first answer would make it, the second one would show it.
             assert look(cluster, broker, "gone", may_create=True) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_id_that_a_broker_does_not_know_is_for_the_controller_to_judge(cluster: Cluster) -> None:
+    nobodys = bytes(range(16))
+    for broker in cluster.brokers:
+        expected = ErrorCode.UNKNOWN_TOPIC_ID if broker == cluster.controller else ErrorCode.NOT_CONTROLLER
+        assert delete_by_id(cluster, broker, nobodys) == expected
+
+
+def test_a_topic_that_was_made_a_moment_ago_is_deleted_by_its_id(cluster: Cluster) -> None:
+    for turn in range(30):
+        asked, other = turn % 3 + 1, (turn + 1) % 3 + 1
+        assert create(cluster, asked, f"by-id-{turn}", [asked]) == ErrorCode.NONE
+        shown = messages.MetadataRequest(topics=[messages.MetadataRequest.MetadataRequestTopic(name=f"by-id-{turn}")])
+        with WireConnection(cluster.brokers[asked].bootstrap) as connection:
+            topic_id = connection.ask(shown, 12).topics[0].topic_id
+        error = delete_by_id(cluster, other, topic_id)
+        if error == ErrorCode.NOT_CONTROLLER:
+            error = delete_by_id(cluster, cluster.controller, topic_id)
+        assert error == ErrorCode.NONE

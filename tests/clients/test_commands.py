@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from penstock.cli import root
 from penstock.pipeline.clients.admin import Admin
 from penstock.pyx.log.logmanager import room_end
 from support.harness import BrokerProcess, topic_name
+from support.patience import until
 
 Run = Callable[..., str]
 Ask = Callable[..., Any]
@@ -324,8 +326,8 @@ def test_members_own_their_partitions(bootstrap: str, run: Run, ask: Ask, topic:
         {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    until = time.monotonic() + 120
-    while not consumer.assignment() and time.monotonic() < until:
+    end = time.monotonic() + 120
+    while not consumer.assignment() and time.monotonic() < end:
         consumer.poll(0.2)
     (member,) = ask("groups", "describe", group, "--members")
     assert member["partitions"] == [f"{topic}:0", f"{topic}:1"]
@@ -362,19 +364,39 @@ def test_tables_are_not_folded_in_a_pipe(bootstrap: str, run: Run) -> None:
     assert bootstrap in line
 
 
-def test_a_group_is_committed_when_it_is_interrupted(bootstrap: str, ask: Ask, topic: str) -> None:
-    words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap)
+def consuming(bootstrap: str, topic: str) -> subprocess.Popen[bytes]:
+    """A process that consumes for a group of the topic's name until it is interrupted."""
+    words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap, "--json")
     command = [sys.executable, "-m", "penstock", *words]
     # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heard) as process:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heard)
+
+
+def test_a_group_is_committed_when_it_is_interrupted(bootstrap: str, ask: Ask, topic: str) -> None:
+    with consuming(bootstrap, topic) as process:
         assert process.stdout is not None
         for _ in range(200):
             process.stdout.readline()
-        time.sleep(0.5)  # What is printed counts a moment later.
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
     assert [row["committed"] for row in ask("groups", "describe", topic)] == [100, 100]
+
+
+def test_an_interrupt_while_records_are_printed_commits_all_that_are(bootstrap: str, ask: Ask, topic: str) -> None:
+    with consuming(bootstrap, topic) as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        until(lambda: waits_to_print(process), "output that nobody takes")
+        process.send_signal(signal.SIGINT)
+        printed = process.stdout.readlines()
+    assert process.returncode == 0 and printed
+    assert sum(row["committed"] or 0 for row in ask("groups", "describe", topic)) == len(printed)
+
+
+def waits_to_print(process: subprocess.Popen[bytes]) -> bool:
+    """Whether its first thread is in a system call that writes to standard output: number 1, with the descriptor 1."""
+    return Path(f"/proc/{process.pid}/syscall").read_text().startswith("1 0x1 ")
 
 
 def test_what_is_not_there_is_one_sentence(run: Run, topic: str, bootstrap: str) -> None:

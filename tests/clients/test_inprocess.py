@@ -139,14 +139,14 @@ def test_a_dropped_request_was_never_carried_out(penstock_broker: Broker) -> Non
     produce(penstock_broker.bootstrap, "dropped", [b"first"])
     fault = penstock_broker.faults.drop("Produce")
     with pytest.raises(KafkaException):
-        produce(penstock_broker.bootstrap, "dropped", [b"a"], retries=0, acks=1, **{"message.timeout.ms": 3000})
+        produce(penstock_broker.bootstrap, "dropped", [b"a"], retries=0, acks=1, **{"message.timeout.ms": 6000})
     assert fault.hits == 1
     assert produce(penstock_broker.bootstrap, "dropped", [b"b"]) == [1]
 
 
 def test_a_delayed_request_is_overtaken_by_later_ones_of_others(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "delayed", [b"first"])
-    fault = penstock_broker.faults.delay("Produce", 1.5)
+    fault = penstock_broker.faults.delay("Produce", 5)
     late: list[int] = []
     slow = Producer({"bootstrap.servers": penstock_broker.bootstrap, "linger.ms": 0})
     slow.produce("delayed", b"slow", partition=0, on_delivery=lambda error, message: late.append(message.offset()))

@@ -157,7 +157,7 @@ def test_a_newer_producer_fences_the_zombie_and_undoes_its_work(shared_broker: B
 
 def test_a_transaction_that_takes_too_long_is_aborted(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, name = create(shared_broker, new_topic("late")), new_topic("id")
-    sender = producer(shared_broker, name, **{"transaction.timeout.ms": 1000, "message.timeout.ms": 900})
+    sender = producer(shared_broker, name, **{"transaction.timeout.ms": 5000, "message.timeout.ms": 4900})
     sender.begin_transaction()
     send(sender, topic, "late")
     deadline = time.monotonic() + PATIENCE_S

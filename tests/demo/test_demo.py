@@ -58,7 +58,11 @@ def test_nights_are_exact_while_brokers_of_a_cluster_are_killed(tmp_path: Path) 
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout)
     assert outcome["right"] and outcome["verdict"]["rows"] == 842 + 943
-    assert outcome["kills"].get("aggregate", 0) > 0, "no broker of the cluster was killed"
+    kills = outcome["kills"].get("aggregate", 0)
+    assert kills > 0, "no broker of the cluster was killed"
+    logs = [(tmp_path / "out" / f"aggregate-{number}.log").read_text() for number in (1, 2, 3)]
+    assert sum(log.count("is registered, broker epoch") for log in logs) >= 3 + kills, "not each killed one was a process"
+    assert alive(str(tmp_path)) == []
 
 
 def alive(marker: str) -> list[str]:

@@ -114,6 +114,7 @@ def carrier(one: str) -> str:
     return one[::-1]
 
 
+@pytest.mark.whole_day
 def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
     yesterday = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=1)
     noon = datetime.datetime.combine(yesterday, datetime.time(12), datetime.UTC)

@@ -71,7 +71,10 @@ def played(folder: Path, hosts: Path, playbook: str, task: str, *options: str, b
     play = f'{BIN}/ansible-playbook -i {hosts} penstock.appliance.{playbook} --start-at-task "{task}" {" ".join(options)}'
     command = ["unshare", "--mount", str(LO / "own.sh"), str(work), str(BIN / "penstock")]
     command += ["sh", "-c", f"{before}; {play}; echo ended with $?; {END}"]
-    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(folder / "ansible")}
+    # The plays share what Ansible gathers about this machine: the roles ask for its distribution and its kind.
+    facts = {"ANSIBLE_GATHERING": "smart", "ANSIBLE_CACHE_PLUGIN": "jsonfile"}
+    facts["ANSIBLE_CACHE_PLUGIN_CONNECTION"] = str(folder.parent / "facts")
+    environment = {**os.environ, **facts, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(folder / "ansible")}
     done = subprocess.run(command, cwd=COLLECTION, env=environment, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     text, ended, left = done.stdout.partition("ended with 2\n")

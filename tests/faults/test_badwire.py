@@ -52,7 +52,7 @@ def resident_bytes(broker: BrokerProcess) -> int:
 def growth(broker: BrokerProcess, before: int) -> int:
     """By how much it has grown for good: the last refused frame may be freed a moment after its connection's end."""
     grown = resident_bytes(broker) - before
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while grown >= GROWTH_MAX_BYTES and time.monotonic() < until:
         time.sleep(0.05)
         grown = resident_bytes(broker) - before

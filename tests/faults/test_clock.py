@@ -30,6 +30,7 @@ from support.asking import create, produce
 from support.clock import Clock
 from support.harness import BrokerProcess, WireConnection, topic_name
 from support.patience import until
+from support.scraping import scrape_at
 
 Make = Callable[..., BrokerProcess]
 HOUR_S, MONTH_S, WAIT_S = 3600, 31 * 24 * 3600, 30.0
@@ -159,6 +160,15 @@ def test_a_clock_that_stays_ahead_is_believed(make_broker: Make, clock: Clock) -
     clock.set_ahead(MONTH_S)
     until(lambda: kept.left() == (2, OFFSET_INVALID, 0, 0), "the end of all that is old", broker.log_text)
     assert "and is believed" in broker.log_text()
+
+
+def test_figures_show_the_clock_as_it_is(make_broker: Make, clock: Clock) -> None:
+    """A broker at rest asks for the time every few minutes only."""
+    broker = make_broker(environment=clock.environment, **{"penstock.http.listen": "127.0.0.1:0"})
+    for ahead_s, settled, jumps in ((0, 1, 0), (MONTH_S, 0, 1), (0, 1, 1), (MONTH_S, 0, 2)):
+        clock.set_ahead(ahead_s)
+        found = scrape_at(f"http://{broker.http}")
+        assert (found("penstock_clock_settled"), found("penstock_clock_jumps_total")) == (settled, jumps)
 
 
 @pytest.mark.parametrize("noted", ["as it was", "damaged", "not there"])

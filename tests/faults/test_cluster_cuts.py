@@ -7,6 +7,7 @@ from then on it answers for nothing.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from penstock.pyx.wire.connection import WireConnection
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ListOffsetsRequest, ProduceRequest, ProduceResponse
 from support.asking import metadata
-from support.cluster_clients import Writer, check, read
+from support.cluster_clients import Writer, check, check_answered, read, write
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster
 from support.cuttingproxy import Net
 from support.patience import until
@@ -271,3 +272,27 @@ def test_a_leader_that_reaches_no_zookeeper_one_way_is_no_judge_of_its_lead(
         net.heal()
         writer.end()
     check(world, "all", writer)
+
+
+def test_a_leader_that_the_controller_cannot_tell_follows_its_successor(world: ClusterProcesses, net: Net) -> None:
+    """Cut off from the controller alone; then somebody wants the preferred leader."""
+    controller = json.loads(world.node(paths.CONTROLLER))["brokerid"]
+    preferred, leader = sorted(others_of(controller))
+    place(world, "t", preferred, leader, controller)
+    world.brokers[preferred].kill()
+    world.until_led("t", by={leader}, isr={leader, controller})
+    world.brokers[preferred].start()
+    world.until_led("t", by={leader}, isr={1, 2, 3})
+    net.cut_off(str(controller), str(leader))
+    with connected(world.servers) as client:
+        asked = {"version": 1, "partitions": [{"topic": "t", "partition": 0}]}
+        client.create(paths.PREFERRED_ELECTION, json.dumps(asked).encode())
+    world.until_stored("t", leader=preferred)
+    becomes(world, lambda: Asked(world, leader).put("t"), NOT_LEADER, "the former leader to refuse records")
+    named = partial(metadata, world.brokers[leader], "t")
+    until(lambda: named().topics[0].partitions[0].leader_id == preferred, "clients to hear who leads", world.log_text)
+    until(lambda: set(world.state("t")["isr"]) == {1, 2, 3}, "the former leader to follow, still cut off", world.log_text)
+    net.heal()
+    writer = write(world, "t")
+    world.until_led("t", by={preferred}, isr={1, 2, 3})
+    check_answered(world, "t", writer)

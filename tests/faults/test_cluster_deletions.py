@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from kazoo.exceptions import NoNodeError
 
-from penstock.broker.replication.controllership import EMPTIED
+from penstock.broker.replication.topicdeletions import EMPTIED
 from penstock.failpoints import ENVIRONMENT
 from support.cluster_clients import check_answered, write
 from support.cluster_world import WAIT_S, ClusterProcesses, cluster

@@ -77,18 +77,40 @@ def test_elections_are_counted_by_the_controller(world: ClusterProcesses) -> Non
     elections = "kafka_controller_controllerstats_leaderelectionrateandtimems_total"
     assert page(world, controller)(elections) == 0
     leader = world.until_led("t", by={1, 2, 3})
-    if leader == controller:
+    while leader == controller:  # Whoever of the others leads then, and is the controller, is up to them.
         world.brokers[leader].stop()
         world.brokers[leader].start()
         world.until_known({1, 2, 3})
         leader = world.until_led("t", by={1, 2, 3} - {leader}, isr={1, 2, 3})
         (controller,) = (number for number in world.brokers if page(world, number)(f"{CONTROLLER}activecontrollercount"))
     before = page(world, controller)(elections)
-    if leader != controller:
-        world.brokers[leader].kill()
-        world.until_led("t", by={1, 2, 3} - {leader})
-        assert page(world, controller)(elections) == before + 1
-        assert page(world, controller)("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+    world.brokers[leader].kill()
+    world.until_led("t", by={1, 2, 3} - {leader})
+    assert page(world, controller)(elections) == before + 1
+    assert page(world, controller)("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+
+
+def test_lost_sessions_and_unclean_elections_are_counted(world: ClusterProcesses) -> None:
+    sessions = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
+    unclean = "kafka_controller_controllerstats_uncleanleaderelections_total"
+    reaches(world, unclean, 0)
+    world.create("t", min_insync_replicas="1", unclean_leader_election_enable="true")
+    leader = world.until_led("t", by={1, 2, 3}, isr={1, 2, 3})
+    before = page(world, leader)(sessions)
+    world.pause(leader)
+    other = world.until_led("t", by={1, 2, 3} - {leader})
+    world.resume(leader)
+    until(lambda: page(world, leader)(sessions) > before, "the lost session to be counted", world.log_text)
+    world.until_led("t", by={other}, isr={1, 2, 3})
+    last = next(number for number in world.brokers if number not in (leader, other))
+    for number in (leader, last):
+        world.brokers[number].kill()
+    world.until_led("t", by={other}, isr={other})
+    world.brokers[other].kill()
+    world.brokers[last].start()
+    world.until_led("t", by={last})
+    reaches(world, unclean, 1)
+    reaches(world, f"{CONTROLLER}offlinepartitionscount", 0)
 
 
 def log_starts(world: ClusterProcesses) -> set[float | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from penstock.broker.process import PROGRAM, BrokerProcess
 from support.cluster_clients import Writer, check, check_answered, write
 from support.cluster_world import ClusterProcesses, cluster
 from support.harness import output
+from support.lossy_disk import LossyDisk, flush_file, forget_start
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected
 
@@ -44,6 +46,37 @@ def leave_alone(world: ClusterProcesses, number: int, topic: str = "t") -> Write
         world.brokers[other].kill()
     world.until_led(topic, by={number}, isr={number})
     return write(world, topic)
+
+
+def test_a_start_under_an_id_that_is_taken_parts_no_broker_from_its_folders(pair: ClusterProcesses, tmp_path: Path) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    for number, broker in pair.brokers.items():
+        data = str(tmp_path / f"empty-{number}")
+        words = ["broker", "--zookeeper", pair.servers, "--id", str(number), "--listen", "127.0.0.1:0", "--data", data]
+        refused = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=150, check=False)
+        assert refused.returncode != 0 and f"another broker has the id {number}: it is at {broker.bootstrap}" in refused.stderr
+    for broker in pair.brokers.values():
+        assert broker.stop() == 0
+    for broker in pair.brokers.values():
+        broker.start()
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    assert "isn't in `log.dirs` any more" not in pair.log_text()
+    assert "unclean election" not in pair.log_text()
+
+
+def test_a_start_with_another_folder_says_what_becomes_of_its_replicas(pair: ClusterProcesses, tmp_path: Path) -> None:
+    pair.create("t", 1, 2)
+    pair.until_led("t", by={1, 2}, isr={1, 2})
+    writer = write(pair, "t")
+    broker = pair.brokers[2]
+    right = broker.data
+    assert broker.stop() == 0
+    broker.data = tmp_path / "typo"
+    broker.start()
+    until_said(pair, 2, f"log_dir={right} isn't in `log.dirs` any more: what lay in it is copied from other brokers")
+    pair.until_led("t", by={1}, isr={1, 2})
+    check(pair, "t", writer)
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["of a stopped broker", "of a running broker"])
@@ -193,15 +226,39 @@ def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pai
 def cut_power(broker: BrokerProcess, topic: str, keep: int) -> None:
     """Kill a broker's machine: of a topic's log so many batches are left."""
     broker.kill()
-    lock = broker.data / ".lock"
-    process, boot_id, *rest = lock.read_text().splitlines()
-    lock.write_text("\n".join([process, boot_id[::-1], *rest, ""]))
+    forget_start(broker.data)
     (segment,) = (broker.data / f"{topic}-0").glob("*.log")
     data, at = segment.read_bytes(), 0
     for _ in range(keep):
         at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
     assert at < len(data.rstrip(b"\0"))
     segment.write_bytes(data[:at])
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_log_that_was_just_made_is_known_after_a_power_cut(zookeeper: ZooKeeper, tmp_path: Path, kind: str) -> None:
+    """What its folder says of its topic is on the disk before a record is."""
+    with LossyDisk(tmp_path, kind) as disk:
+        world = ClusterProcesses(zookeeper, folder=tmp_path, count=1)
+        broker = world.brokers[1]
+        broker.data = disk.path / "data"
+        try:
+            world.start()
+            world.create("t", 1, 1)
+            writer = write(world, "t")
+            (segment,) = (broker.data / "t-0").glob("*.log")
+            flush_file(segment)
+            broker.kill()
+            disk.cut()
+            disk.unmount()
+            disk.mount()
+            forget_start(broker.data)
+            broker.start()
+            world.until_led("t", by={1}, isr={1})
+            assert world.state("t")["unclean_epoch"] >= 0
+            check(world, "t", writer)
+        finally:
+            world.close()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3)))[::2])
@@ -225,3 +282,4 @@ def test_when_everyone_lost_power_the_longest_log_leads(
         assert state["unclean_epoch"] == state["leader_epoch"] and state["unclean"] == []
         check_answered(world, "t", write(world, "t"))
         assert all("its newest records may be gone" in broker.log_text() for broker in world.brokers.values())
+        until_said(world, 2, f"an unclean election in epoch {state['unclean_epoch']}: this broker leads with a log that ends")

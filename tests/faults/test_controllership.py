@@ -25,14 +25,16 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member
+from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.configs.confignodes import config_json
 from penstock.broker.context import Endpoint
-from penstock.broker.replication import registration
-from penstock.broker.replication.controllership import Controllership, Elections, Term
+from penstock.broker.replication import brokerid, topicdeletions
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.reading import read_one_state
 from penstock.broker.replication.session import SessionStore
+from penstock.broker.replication.term import Term
 from penstock.broker.store.base import Create, NoNodeError, StoreError, paths
 from penstock.broker.store.zookeeper import ZooKeeperSessions
 from penstock.broker.topic import PartitionState, Topic
@@ -64,7 +66,7 @@ class Broker:
         self.number = number
         self.world = world
         self.session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
-        self.member = Member(number, f"run-{number}-{now_ms()}", clean=True)
+        self.member = OwnRegistration(number, f"run-{number}-{now_ms()}", clean=True)
         self.roles = roles.Roles(number)
         self.logs: dict[Partition, ReplicaLog] = {}
         self.pictures: dict[Partition, tuple[int, int]] = {}  # leader, leader epoch
@@ -76,14 +78,14 @@ class Broker:
     async def start(self) -> Broker:
         """Register, and stand for controller."""
         store = await self.session.begin()
-        await registration.register(
+        await brokerid.register(
             store, self.member, ADDRESS, {"folders": [{"id": str(self.number)}], "machine": "m", "boot": "b"}
         )
         self.controllership = Controllership(
             self.number, store, self.world, self.world.config, now_ms=now_ms, monotonic_ms=now_ms,
             newer_epoch=lambda: self.roles.controller_epoch,
             lease_is_over=lambda: False,
-            elections=Elections(),
+            elections=ElectionCount(),
         )  # fmt: skip
         self.running = asyncio.create_task(self._run(self.controllership))
         return self
@@ -119,7 +121,7 @@ class Broker:
 
 
 class World:
-    """Brokers around one chroot; it carries what the controller sends (`controllership.Others`)."""
+    """Brokers around one chroot; it carries what the controller sends (`sender.ControllerSender`)."""
 
     def __init__(self, server: ZooKeeper) -> None:
         self.servers = ZooKeeperHome(server.address).servers
@@ -273,8 +275,8 @@ async def proposal(world: World, name: str, leader: int, entrant: int) -> AlterP
     isr, epoch = (*state.isr, entrant), world.brokers[leader].member.epoch
     entrants = {entrant: world.brokers[entrant].member.epoch}
     replica = world.brokers[leader].roles.replicas[name, 0]
-    assert replica.known is not None
-    topic_id = replica.known.topic_id
+    assert replica.newest_role is not None
+    topic_id = replica.newest_role.topic_id
     return AlterPartition((name, 0), topic_id, leader, epoch, state.leader_epoch, state.partition_epoch, isr, entrants)
 
 
@@ -318,6 +320,36 @@ def test_a_topic_is_deleted_though_one_of_its_brokers_is_away(zookeeper: ZooKeep
     asyncio.run(play())
 
 
+def test_deletions_are_noted_up_to_a_bound(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it a topic goes all the same: its broker sets the logs aside once it is back."""
+    monkeypatch.setattr(topicdeletions, "NOTED_MAX", 1)
+
+    async def play() -> None:
+        async with begun(zookeeper, 1, 2) as world:
+            store = world.brokers[1].session
+            _, before = await store.get(paths.DELETED)
+            world.brokers[2].is_away = True
+            for name in ("t", "u"):
+                await world.create(name, [2, 1])
+
+                async def is_there(name: str = name) -> bool:
+                    return await world.state(name) is not None
+
+                await world.become(is_there)
+                await store.create(paths.deleted_topic(name))
+
+                async def is_gone(name: str = name) -> bool:
+                    return await store.exists(paths.deleted_topic(name)) is None
+
+                await world.become(is_gone)
+                assert await store.exists(paths.topic(name)) is None
+            assert len(await store.children(paths.DELETED)) == 1
+            _, after = await store.get(paths.DELETED)
+            assert after.version == before.version + 2  # By which alterations know that a topic was deleted meanwhile.
+
+    asyncio.run(play())
+
+
 def test_a_topic_grows_and_changes_how_many_must_be_in_sync(zookeeper: ZooKeeper) -> None:
     async def play() -> None:
         async with begun(zookeeper, 1, 2) as world:
@@ -343,12 +375,12 @@ def test_a_broker_with_an_id_that_lives_is_refused_with_both_addresses(zookeeper
     async def play() -> None:
         async with begun(zookeeper, 1) as world:
             session = SessionStore(ZooKeeperSessions(world.servers, SESSION_MS, WAIT_S))
-            other = Member(1, "another", clean=True)
+            other = OwnRegistration(1, "another", clean=True)
             try:
                 store = await session.begin()
                 there = {"folders": [{"id": "elsewhere"}], "machine": "m2", "boot": "b"}
-                with pytest.raises(registration.IdTakenError, match=r"it is at h:9092, this one would be at other:9093"):
-                    await registration.register(store, other, {**ADDRESS, "host": "other", "port": 9093}, there)
+                with pytest.raises(brokerid.IdTakenError, match=r"it is at h:9092, this one would be at other:9093"):
+                    await brokerid.register(store, other, {**ADDRESS, "host": "other", "port": 9093}, there)
             finally:
                 await session.close()
 

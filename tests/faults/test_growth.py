@@ -15,10 +15,11 @@ from penstock.broker.logs.folder import META, STORE
 from penstock.broker.replication import growth
 from penstock.broker.store.sound import node
 from penstock.failpoints import ENVIRONMENT
+from penstock.ports import hold_ports
 from support.cluster_world import PROPERTIES
 from support.harness import BrokerProcess
 from support.kafka_fixtures import load_coordinators
-from support.kafka_jars import ApacheKafka, free_ports
+from support.kafka_jars import ApacheKafka
 from support.patience import until
 from support.zookeeper import ZooKeeper, ZooKeeperHome, connected
 
@@ -44,7 +45,7 @@ def single(tmp_path: Path) -> Iterator[Single]:
 
     def make(number: int = 1, folder: str = "") -> BrokerProcess:
         broker = BrokerProcess(tmp_path / (folder or f"broker-{number}"), {**PROPERTIES, "broker.id": number})
-        broker.port = free_ports(1)[0]
+        (broker.port,) = hold_ports(1)
         made.append(broker)
         return broker
 

@@ -16,10 +16,12 @@ from penstock import failpoints
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.transaction import Fenced, TransactionalSender
 from penstock.pipeline.stages.identity import take_identity
+from penstock.pyx.wire.messages import DescribeTransactionsRequest
 from support.failpoint_cells import cells
-from support.harness import BrokerProcess, topic_name
+from support.harness import BrokerProcess, WireConnection, topic_name
 from support.kafka_jars import ApacheKafka
 from support.mirror_world import Cluster, World, run
+from support.patience import until
 from support.stages import StageProcess
 
 DECLARED = list(failpoints.declared("mirror."))
@@ -96,6 +98,13 @@ def test_an_identity_is_taken_again_only_from_nobody(clusters: dict[str, BrokerP
     run(scene())
 
 
+def has_ended(cluster: Cluster, name: str) -> bool:
+    """Whether a coordinator has ended the transaction of a name."""
+    with WireConnection(cluster.bootstrap) as wire:
+        (state,) = wire.ask(DescribeTransactionsRequest(transactional_ids=[name]), 0).transaction_states
+    return str(state.transaction_state) == "CompleteAbort"
+
+
 @pytest.mark.parametrize("whose", ["ours", pytest.param("Apache Kafka", marks=pytest.mark.kafka)])
 def test_a_transaction_that_took_too_long_is_not_a_twin(request: pytest.FixtureRequest, whose: str) -> None:
     cluster: Cluster = (
@@ -106,11 +115,11 @@ def test_a_transaction_that_took_too_long_is_not_a_twin(request: pytest.FixtureR
         name, topic = topic_name("slow"), topic_name("slow")
         async with Admin(cluster.bootstrap) as admin:
             await admin.create_topics({topic: 1})
-            slow = TransactionalSender(admin, name, timeout_ms=300)
+            slow = TransactionalSender(admin, name, timeout_ms=3000)
             await slow.init()
             await slow.begin()
             await slow.send_offsets(name, {(topic, 0): (1, "")})
-            await asyncio.sleep(1.5)
+            await asyncio.to_thread(until, lambda: has_ended(cluster, name), "its coordinator to give it up")
             with pytest.raises(Fenced):
                 await slow.commit()
             again = await take_identity(admin, name, slow)

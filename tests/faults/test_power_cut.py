@@ -18,7 +18,7 @@ import pytest
 
 from penstock.errors import ErrorCode, KafkaError
 from support.harness import BrokerProcess
-from support.lossy_disk import LossyDisk, flush_file
+from support.lossy_disk import LossyDisk, flush_file, forget_start
 from support.mirror_world import World, brokers
 from support.patience import until
 
@@ -48,9 +48,7 @@ def start_machine_again(disk: LossyDisk, target: BrokerProcess) -> None:
     target.kill()
     disk.unmount()
     disk.mount()
-    lock = target.data / ".lock"
-    process, boot_id, flushed = lock.read_text().splitlines()
-    lock.write_text(f"{process}\n{boot_id[::-1]}\n{flushed}\n")  # as if another start of the machine had left it
+    forget_start(target.data)
     target.start()
 
 

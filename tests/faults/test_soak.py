@@ -13,6 +13,7 @@ WORK_S = 20
 
 
 @pytest.mark.spark
+@pytest.mark.whole_day
 @pytest.mark.timeout(600)
 def test_a_pipeline_to_which_everything_happens_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with soak.disks(tmp_path) as (disk, small):

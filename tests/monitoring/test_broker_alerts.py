@@ -14,12 +14,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.broker.metrics.bounds import ROWS_MAX
+from penstock.ports import hold_ports
 from support import faultio
 from support.asking import create
 from support.clock import Clock
 from support.harness import BrokerProcess
 from support.patience import until
-from support.prometheus import ABSENT, Prometheus, free_port, is_there
+from support.prometheus import ABSENT, Prometheus, is_there
 
 Make = Callable[..., BrokerProcess]
 Faults = tuple[dict[str, str], Path]
@@ -41,7 +42,7 @@ def watched(prometheus: Prometheus, make_broker: Make) -> Make:
     """Starts a broker, like `make_broker`, which Prometheus looks at from then on."""
 
     def make(**properties: object) -> BrokerProcess:
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{hold_ports(1)[0]}"
         broker = make_broker(**{"penstock.http.listen": address, **properties})
         prometheus.watch(("broker", "ewr", "ewr-1", address))
         until(lambda: [number for _, number in prometheus.query('up{instance="ewr-1"}')] == [1], "the first scrape")

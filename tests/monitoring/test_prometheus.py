@@ -25,7 +25,12 @@ from support.watched_world import BOUNDS, STORMY, TOPIC, World
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 STRIMZI = Path(__file__).with_name("strimzi_names.txt")
 
-pytestmark = [pytest.mark.skipif(not is_there(), reason=ABSENT), pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.skipif(not is_there(), reason=ABSENT),
+    pytest.mark.spark,
+    pytest.mark.whole_day,
+    pytest.mark.timeout(900),
+]
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,15 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.pipeline import job
 from penstock.pipeline.audit import snapshot
+from penstock.pipeline.audit.counts import stable_ends
 from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.transaction import TransactionalSender
 from penstock.pipeline.stages.batches import send
 from penstock.pyx.record.builder import BatchBuilder
@@ -43,6 +46,13 @@ def test_a_batch_counts_if_its_lanes_position_knows_it(
 ) -> None:
     """A stranger's transaction that began before keeps the last stable offset below all of them for a while."""
     monkeypatch.setattr(snapshot, "PAUSE_S", 0.01)
+    waits = asyncio.Event()
+
+    async def note(*given: Any) -> dict[TopicPartition, int]:
+        waits.set()  # Ends and positions have been looked at.
+        return await stable_ends(*given)
+
+    monkeypatch.setattr(snapshot, "stable_ends", note)
     topic, address = topic_name("flights"), shared_broker.bootstrap
     config = job.load(write_properties(tmp_path / "pipeline.properties", {
         "source.A.bootstrap.servers": address, "source.B.bootstrap.servers": address, "bootstrap.servers": address,
@@ -64,7 +74,9 @@ def test_a_batch_counts_if_its_lanes_position_knows_it(
             await turn(b, topic, 20, f"penstock-mirror.{topic}.B")
             await turn(b, topic, 50)
             looking = asyncio.ensure_future(snapshot.take(config))
-            await asyncio.sleep(0.5)
+            await waits.wait()
+            waits.clear()
+            await asyncio.sleep(0.1)
             assert not looking.done()  # nobody knows yet whether the stranger's batch counts
             await stranger.abort()
             stage = (await looking).mirror
@@ -77,7 +89,7 @@ def test_a_batch_counts_if_its_lanes_position_knows_it(
             await turn(c, topic, 7)
             await turn(b, topic, 1, f"penstock-mirror.{topic}.B")
             looking = asyncio.ensure_future(snapshot.take(config))
-            await asyncio.sleep(0.5)
+            await waits.wait()
             await stranger.abort()
             stage = (await looking).mirror  # by now all is below the last stable offset
             assert (stage.ends[0], stage.tail.total) == (await admin.end_offset((topic, 0)), 0)

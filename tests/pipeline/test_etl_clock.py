@@ -19,6 +19,8 @@ from support.clock import Clock
 from support.etl_world import World
 from support.harness import BrokerProcess
 
+pytestmark = pytest.mark.whole_day
+
 DAY_S = 86_400
 LAST_NIGHT = "2013-01-01"
 

@@ -45,8 +45,8 @@ def test_figures_of_a_mirror_are_those_of_the_load(w: World) -> None:
     """Also behind a kill -9: counters begin again, whatever tells where a lane stands goes on."""
     w.fill(5)
     w.fill_transactions("ca", codec="zstd")
+    began_ms = int(time.time() * 1000)
     w.mirror.start()
-    began_ms = time.time() * 1000
     w.await_copied()
     for killed in (False, True):
         first = 7 if killed else 0  # five batches, and the two of the transaction that was committed

@@ -244,11 +244,11 @@ def _is_number(prop: Property) -> bool:
     return isinstance(prop.parse, WholeNumber) and "*" not in prop.name
 
 
-# At these the broker starts, but no client keeps a connection for long.
+# At lower ones the broker starts, but a client keeps no connection if it gets no processor for so long.
 LOWEST_THAT_SERVES = {
-    "connections.max.idle.ms": "1000",
-    "penstock.request.arrival.timeout.ms": "1000",
-    "penstock.answer.taking.timeout.ms": "1000",
+    "connections.max.idle.ms": "10000",
+    "penstock.request.arrival.timeout.ms": "10000",
+    "penstock.answer.taking.timeout.ms": "10000",
     "socket.request.max.bytes": "100000",
     "group.consumer.session.timeout.ms": "2",
     "group.consumer.min.session.timeout.ms": "2",

@@ -64,6 +64,7 @@ def states(least_leader: int = -1, least_epoch: int = 0) -> st.SearchStrategy[Le
         leader_recovery_state=st.integers(0, 1),
         partition_epoch=st.integers(least_epoch, INT),
         unknown=st.just({}),
+        new_at=st.integers(0, 3),
     )
 
 
@@ -166,7 +167,9 @@ def through(message: Message) -> Any:
 @SETTINGS
 @given(roles())
 def test_roles(request: LeaderAndIsrRequest) -> None:
-    assert wire.read_roles(through(wire.write_roles(request))) == request
+    found = wire.read_roles(through(wire.write_roles(request)))
+    assert found == request
+    assert [role.state.is_new for role in found.roles] == [role.state.is_new for role in request.roles]
 
 
 @SETTINGS

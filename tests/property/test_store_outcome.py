@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, Stat, parent_of
-from penstock.broker.store.outcome import Outcome, Seen, looked_at, outcome, sequence_nodes
+from penstock.broker.store.outcome import LostOutcome, Seen, looked_at, outcome, sequence_nodes
 
 ME, OTHER = 7, 8
 
@@ -119,11 +119,11 @@ def test_the_nodes_never_lie_about_a_lost_change(
         nodes |= {path: node for path, node in tree.nodes.items() if path.startswith(one.path)}
     became, found = outcome(mine, nodes, before, ME)
     gone = all(isinstance(one, (Check, Delete)) and (isinstance(one, Check) or nodes[one.path] is None) for one in mine)
-    if became is Outcome.DONE:
+    if became is LostOutcome.DONE:
         assert (found == answers) or (gone and answers is None and found == [None] * len(mine))
-    if became is Outcome.NOT_DONE:
+    if became is LostOutcome.NOT_DONE:
         assert answers is None or all(isinstance(one, Check) for one in mine)
     paths = [one.path for one in mine]
     tells = [one for one in mine if isinstance(one, (Create, Set)) and not (isinstance(one, Create) and one.sequence)]
     if tells and not between and not later and len(set(paths)) == len(paths):
-        assert became is not Outcome.UNKNOWN or answers is not None, "nobody else did anything, so it didn't arrive"
+        assert became is not LostOutcome.UNKNOWN or answers is not None, "nobody else did anything, so it didn't arrive"

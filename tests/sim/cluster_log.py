@@ -37,15 +37,21 @@ class ReplicaLog:
 
     range_type = Range
 
-    def __init__(self) -> None:
+    def __init__(self, topic_id: bytes = b"", *, is_made: bool = True) -> None:
+        self.topic_id = topic_id
+        self.is_made = is_made  # a log that no role has made yet isn't there
+        self.is_aside = False  # it lies beside the log of another topic of its name
         self.batches: list[Batch] = []
         self.cuts: list[int] = []
         self.flushed = 0
         self.is_whole = True  # what recovery says: nothing is missing that should be there
+        self.had_records = False  # of one that isn't whole: what its folder still knows of it
         self.gone: set[int] = set()
         self.removed_below = 0
         self.copy: list[Batch] = []  # an older copy, to which an operator may put the log back
         self.copied: tuple[frozenset[int], int] = (frozenset(), 0)  # what the copy has of the two before
+        self.has_changed = True  # since the laws were asked last
+        self._kept: tuple[tuple[int, int], list[int]] = ((0, 0), [])
 
     @property
     def end(self) -> int:
@@ -67,6 +73,7 @@ class ReplicaLog:
     def append(self, batches: list[Batch]) -> None:
         """Append; not flushed yet."""
         self.batches.extend(batches)
+        self.has_changed = True
 
     def cut(self, offset: int) -> None:
         """Cut and fsync."""
@@ -83,13 +90,22 @@ class ReplicaLog:
         self._end_at(end)
         self.flushed = min(self.flushed, self.end)
 
+    def delete(self) -> None:
+        """Its topic was deleted: nothing is left."""
+        self._end_at(0)
+        self.flushed = self.removed_below = 0
+        self.copy, self.copied = [], (frozenset(), 0)
+        self.is_made, self.is_whole = False, True
+
     def _end_at(self, end: int) -> None:
+        self.has_changed = True
         del self.batches[end:]
         self.cuts.append(end)
         self.gone = {offset for offset in self.gone if offset < end}
 
     def compact(self, end: int) -> None:
         """A pass up to an offset, below which all is committed and flushed."""
+        self.has_changed = True
         for tombstone in range(KEYS - 1, end, KEYS):
             deleted = set(range(tombstone - KEYS + 1, tombstone))
             if deleted <= self.gone:
@@ -100,8 +116,9 @@ class ReplicaLog:
     @property
     def kept_deleted(self) -> list[int]:
         """Offsets of deleted records that this log shows, and whose tombstone it lacks: they are there for ever."""
-        return [
-            offset
-            for offset in range(self.end // KEYS * KEYS)
-            if offset not in self.gone and offset % KEYS < KEYS - 1 and offset // KEYS * KEYS + KEYS - 1 in self.gone
-        ]
+        now = (len(self.batches), len(self.gone))
+        if self._kept[0] != now:
+            tombstones = [offset for offset in self.gone if offset % KEYS == KEYS - 1 and offset < self.end // KEYS * KEYS]
+            deleted = (offset for tombstone in tombstones for offset in range(tombstone - KEYS + 1, tombstone))
+            self._kept = (now, sorted(offset for offset in deleted if offset not in self.gone))
+        return self._kept[1]

@@ -22,11 +22,12 @@ from typing import Any
 from sim.clockwork import Clockwork
 from sim.cluster_laws import Laws, Violation
 from sim.cluster_log import Batch, Range, ReplicaLog
+from sim.topic_feeder import Term, TopicFeeder
 from sim.zookeeper_model import Node, Session, ZooKeeper
 
 from penstock.broker.cluster import acks, controller, follower, leader, lease, planning, registration, replica, roles
 from penstock.broker.cluster.controller import Controller, Outcome
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, owned, read_state, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -35,17 +36,19 @@ from penstock.broker.cluster.messages import (
     LeaderAndIsrAnswer,
     LeaderAndIsrRequest,
     Partition,
+    PartitionRole,
     RoleAnswer,
 )
 from penstock.broker.cluster.replica import Replica, Role
 from penstock.broker.store.base import Check, Create, Delete, Operation, Set, paths
 from penstock.errors import ErrorCode
 
+TOPIC = "topic"
 SESSION_MS, TICK_MS, LAG_MS = 2_400, 800, 1_600
 FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
-TOPIC_ID = b"#" * 16
 ANYBODY = -9  # as the source of what is held
 QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
+REST_MS = 1_000  # how often it is looked at then
 FATES = ("in time", "never", "in time, answer lost", "late")
 
 
@@ -64,8 +67,10 @@ class Broker:
     """One broker: its disks, which outlive its process, and its process."""
 
     id: int
-    logs: dict[Partition, ReplicaLog]
+    logs: dict[Partition, ReplicaLog]  # in the place that the name has
     checkpoints: dict[Partition, int]
+    held: dict[tuple[Partition, bytes], ReplicaLog] = field(default_factory=dict)  # by topic, in their place or beside it
+    deleted: set[bytes] = field(default_factory=set)  # topics of whose deletion the process has heard
     is_clean: bool = True
     life: int = 0
     is_up: bool = False
@@ -73,7 +78,7 @@ class Broker:
     rate: float = 1.0  # of its clock
     store_is_cut: bool = False
     session: Session | None = None
-    member: registration.Member = field(default_factory=lambda: registration.Member(-1, "", True))
+    member: registration.OwnRegistration = field(default_factory=lambda: registration.OwnRegistration(-1, "", True))
     roles: roles.Roles = field(default_factory=lambda: roles.Roles(-1))
     waits: dict[Partition, acks.Waits] = field(default_factory=dict)
     parked: dict[Partition, dict[int, Parked]] = field(default_factory=dict)
@@ -81,6 +86,7 @@ class Broker:
     fetching: dict[Partition, int] = field(default_factory=dict)
     lease: lease.Lease = field(default_factory=lambda: lease.Lease(SESSION_MS))
     controller: Controller | None = None
+    term: Term | None = None  # what the controller's feeder knows
     controller_id: int | None = None
     newer_epoch: int = 0
 
@@ -101,8 +107,13 @@ class ClusterWorld(Clockwork):
         min_isr: int = 2,
         calm: bool = False,
         order: tuple[int, ...] | None = None,
+        remakes: bool = False,
     ) -> None:
         super().__init__(seed, duration_ms)
+        self.remakes = remakes  # the topic is deleted and made again under its name
+        # Only what is lost or late can be taken for another topic's.
+        self.lossy, self.late_write_ms = (0.03, 2_500) if remakes else (0.01, 900)
+        self.min_isr = min_isr
         self.calm, self.faults = calm, not calm
         self.laws = Laws()
         self.store = ZooKeeper(self._server_lags)
@@ -110,25 +121,26 @@ class ClusterWorld(Clockwork):
         self.cuts: set[tuple[int, int]] = set()
         self.held: dict[tuple[str, int, int], list[Callable[[], None]]] = {}
         self.last_record = 0
-        self.produces: dict[int, tuple[Partition, int, Batch, int]] = {}
+        self.produces: dict[int, tuple[Partition, bytes, int, Batch]] = {}
         self.answered: dict[int, int] = {}
-        self.positions: dict[tuple[Partition, int], int] = {}
-        self.story: deque[str] = deque(maxlen=400)
+        self.positions: dict[tuple[Partition, int], tuple[bytes, int]] = {}
+        self.story: deque[tuple[object, ...]] = deque(maxlen=400)
         # Unclean elections end most laws of a partition, so most runs lose no more disks than they must survive.
         self.losses_left = self.random.choice((0, 1, 1, 2, 2, 3, 1_000))
         replicas = tuple(range(brokers))
-        self.partitions: list[Partition] = [("topic", number) for number in range(partitions)]
+        self.partitions: list[Partition] = [(TOPIC, number) for number in range(partitions)]
         self.new = self.partitions[1:]  # they have no state yet: the controller creates it
-        self.brokers = [
-            Broker(number, {one: self.log_type() for one in self.partitions}, dict.fromkeys(self.partitions, 0))
-            for number in replicas
-        ]
-        setup = self.store.open(lambda path: None, 0)
-        state = LeaderAndIsr(0, 0, replicas if isr is None else isr, min_isr=min_isr)
-        self.store.multi(setup, self._first_nodes(state))
+        self.brokers = [Broker(number, {}, dict.fromkeys(self.partitions, 0)) for number in replicas]
+        self.topics = TopicFeeder(self)
+        self.setup = self.store.open(lambda path: None, 0)  # of clients and old tools: it reaches the store at once
+        topic_id = self.topics.next_id()
+        state = LeaderAndIsr(0, 0, replicas if isr is None else isr, min_isr=min_isr, topic_id=topic_id)
+        self.store.multi(self.setup, self._first_nodes(topic_id, state))
+        self.add_topic(topic_id, state)
         for partition in self.partitions:
-            first = replace(NOT_CREATED, min_isr=min_isr) if partition in self.new else state
-            self.laws.add(partition, replicas, first, {broker.id: broker.logs[partition] for broker in self.brokers})
+            for broker in self.brokers:
+                broker.logs[partition] = log = broker.held[partition, topic_id]
+                log.is_made = True
         for number in order or replicas:
             self.brokers[number].rate = 1.0 if calm else self.random.uniform(0.99, 1.01)
             self.start(number)
@@ -138,14 +150,29 @@ class ClusterWorld(Clockwork):
             self._begin_clients()
             self.later(self.random.randint(500, 1500), self._disturb)
 
-    def _first_nodes(self, state: LeaderAndIsr) -> list[Operation]:
-        nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0"), Create(paths.topic("topic"))]
+    def add_topic(self, topic_id: bytes, state: LeaderAndIsr | None = None) -> None:
+        """A topic is there, by its node. state: of partitions that aren't `new`."""
+        replicas = tuple(broker.id for broker in self.brokers)
+        for partition in self.partitions:
+            logs = {broker.id: self.log_type(topic_id, is_made=False) for broker in self.brokers}
+            for broker in self.brokers:
+                broker.held[partition, topic_id] = logs[broker.id]
+            first = replace(NOT_CREATED, min_isr=self.min_isr) if state is None or partition in self.new else state
+            self.laws.add(partition, topic_id, replicas, first, logs)
+
+    def _first_nodes(self, topic_id: bytes, state: LeaderAndIsr) -> list[Operation]:
+        nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0"), Create(paths.topic(TOPIC), topic_id)]
+        nodes += [Create(paths.moved(broker.id)) for broker in self.brokers]
         nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions if one not in self.new]
         return nodes
 
     def note(self, *what: object) -> None:
         """One line of the run's story, for whoever replays a seed."""
-        self.story.append(f"{self.now_ms} " + " ".join(str(one) for one in what))
+        self.story.append((self.now_ms, *what))
+
+    def tell_story(self) -> list[str]:
+        """Its lines, the latest ones."""
+        return [" ".join(_short(one) if isinstance(one, LeaderAndIsr) else str(one) for one in what) for what in self.story]
 
     # Time, mail and connections
 
@@ -160,10 +187,11 @@ class ClusterWorld(Clockwork):
             if self.now_ms < broker.paused_until_ms:
                 self.later(broker.paused_until_ms - self.now_ms, arrive)
                 return
-            for key in ((kind, to, source), (kind, to, ANYBODY)):
-                if key in self.held:
-                    self.held[key].append(arrive_held)
-                    return
+            if self.held:
+                for key in ((kind, to, source), (kind, to, ANYBODY)):
+                    if key in self.held:
+                        self.held[key].append(arrive_held)
+                        return
             action()
 
         def arrive_held() -> None:
@@ -177,21 +205,25 @@ class ClusterWorld(Clockwork):
             return delay_ms
         if self.calm:
             return 0
-        delay = self.random.randint(0, 4) if self.random.random() < 0.9 or not self.faults else self.random.randint(5, 400)
-        at = max(self.channels.get((kind, source, to), 0), self.now_ms + delay)
-        self.channels[kind, source, to] = at
+        chance = self.random.random()
+        delay = int(chance * 5 / 0.9) if chance < 0.9 or not self.faults else self.random.randint(5, 400)
+        channel = (kind, source, to)
+        at = max(self.channels.get(channel, 0), self.now_ms + delay)
+        self.channels[channel] = at
         return at - self.now_ms
 
-    def send(self, kind: str, source: int, to: int, action: Callable[[], None]) -> None:
-        """A message from one broker to another: it may be lost with its connection, or come late over the old one."""
-        if (source, to) in self.cuts or self.fault(0.01):
+    def send(self, kind: str, source: int, to: int, action: Callable[[], None]) -> bool:
+        """A message from one broker to another: it may be lost with its connection, or come late over the old one. False: its
+        connection is lost, and the sender sees it."""
+        if (source, to) in self.cuts or self.fault(self.lossy):
             self.count("message lost")
             if self.fault(0.5):
                 self.post(kind, to, action, self.random.randint(100, 3_000))
-            return
+            return not self.fault(0.5)
         if not self.brokers[to].is_up:
-            return
+            return not self.faults
         self.post(kind, to, action, None, source)
+        return True
 
     def hold(self, kind: str, to: int, source: int = ANYBODY) -> None:
         """Keep what arrives at a broker under a kind, until it is released."""
@@ -239,11 +271,11 @@ class ClusterWorld(Clockwork):
         broker.is_up = True
         broker.paused_until_ms = 0
         incarnation = f"{number}.{broker.life}"
-        broker.member = registration.Member(number, incarnation, broker.is_clean)
+        broker.member = registration.OwnRegistration(number, incarnation, broker.is_clean)
         broker.roles = roles.Roles(number)
         broker.lease = lease.Lease(SESSION_MS)
-        broker.waits, broker.parked, broker.told, broker.fetching = {}, {}, {}, {}
-        broker.session = broker.controller = broker.controller_id = None
+        broker.waits, broker.parked, broker.told, broker.fetching, broker.deleted = {}, {}, {}, {}, set()
+        broker.session = broker.controller = broker.term = broker.controller_id = None
         broker.newer_epoch = 0
         for partition, log in broker.logs.items():
             checkpoint = min(broker.checkpoints[partition], log.end)
@@ -260,7 +292,7 @@ class ClusterWorld(Clockwork):
         for partition, one in broker.roles.replicas.items():
             if self.calm or self.random.random() < 0.5:
                 broker.checkpoints[partition] = one.high_watermark
-            self.laws.on_stop(partition, number)
+            self.laws.on_stop(partition, broker.logs[partition].topic_id, number)
         self.note("kill", number)
         self.count("kill")
 
@@ -271,24 +303,24 @@ class ClusterWorld(Clockwork):
             self.kill(number)
         broker.is_clean = False
         for partition, log in broker.logs.items():
-            self.laws.on_loss(partition, number)
+            self.laws.on_loss(partition, log.topic_id, number)
             end = self.random.randint(min(log.flushed, log.end), log.end) if keep is None else keep
             log.lose(end)
             broker.checkpoints[partition] = min(broker.checkpoints[partition], log.end)
             self.note("power cut of", number, partition, "ends at", log.end)
-            self.laws.on_change(partition)
+            self.laws.on_change(partition, log.topic_id)
         self.count("power cut")
 
     def lose_log(self, number: int, partition: Partition, keep: int) -> None:
         """A stopped broker's log is missing (keep=0) or damaged: the others are whole, and recovery sees it."""
         broker = self.brokers[number]
         log = broker.logs[partition]
-        self.laws.on_loss(partition, number)
-        log.is_whole = False
+        self.laws.on_loss(partition, log.topic_id, number)
+        log.is_whole, log.had_records = False, log.end > 0
         log.lose(keep)
         broker.checkpoints[partition] = min(broker.checkpoints[partition], keep)
         self.note("log of", number, partition, "ends at", keep)
-        self.laws.on_change(partition)
+        self.laws.on_change(partition, log.topic_id)
         self.count("log lost")
 
     def put_back(self, number: int) -> None:
@@ -296,7 +328,7 @@ class ClusterWorld(Clockwork):
         broker = self.brokers[number]
         broker.is_clean = False
         for partition, log in broker.logs.items():
-            self.laws.on_loss(partition, number)
+            self.laws.on_loss(partition, log.topic_id, number)
             same = 0
             while same < min(log.end, len(log.copy)) and log.batches[same] == log.copy[same]:
                 same += 1
@@ -305,7 +337,8 @@ class ClusterWorld(Clockwork):
             log.gone, log.removed_below = set(log.copied[0]), log.copied[1]
             log.flushed = log.end
             broker.checkpoints[partition] = 0
-            self.laws.on_change(partition)
+            self.laws.of(partition, log.topic_id).replaced.add(number)
+            self.laws.on_change(partition, log.topic_id)
         self.note("put back", number, [log.end for log in broker.logs.values()])
         self.count("put back")
 
@@ -315,7 +348,7 @@ class ClusterWorld(Clockwork):
         if broker.is_up and partition in broker.roles.replicas:
             log = broker.logs[partition]
             log.compact(min(broker.roles.replicas[partition].high_watermark, log.flushed))
-            self.laws.on_change(partition)
+            self.laws.on_change(partition, log.topic_id)
             self.count("compaction")
 
     def pause(self, number: int, for_ms: int) -> None:
@@ -339,14 +372,16 @@ class ClusterWorld(Clockwork):
 
             def fire(path: str) -> None:
                 if broker.life == life and broker.session is session:
-                    self.post("store", broker.id, lambda: self._on_watch(broker, session, path), None, -2)
+                    kind = "moves" if path == paths.moved(broker.id) else "store"
+                    self.post(kind, broker.id, lambda: self._on_watch(broker, session, path), None, -2)
 
             session = self.store.open(fire, expires_ms)
             broker.session = session
             if not self.calm:
                 self.later(expires_ms - self.now_ms, lambda: self._check_expiry(session, broker))
             self._register(broker)
-            self._look_at_controller(broker)
+            self.look_at_controller(broker)
+            self._look_at_moves(broker)
 
         self.post("store", broker.id, opened)
 
@@ -391,15 +426,14 @@ class ClusterWorld(Clockwork):
         """Somebody removes a broker's registration, rightly or wrongly, by the design's multi."""
         path = paths.incarnation(number)
         node = self.store.nodes.get(path)
-        setup = self.store.open(lambda path: None, 0)
-        operations = [] if node is None else registration.expel(number, node.version)
+        operations: list[Operation] = [] if node is None else [Check(path, node.version), Delete(paths.broker(number))]
         chair = self.store.nodes.get(paths.CONTROLLER)
         if chair is not None and b'"brokerid":%d,' % number in chair.data:
             operations += [
                 Check(paths.CONTROLLER_EPOCH, self.store.nodes[paths.CONTROLLER_EPOCH].version),
                 Delete(paths.CONTROLLER),
             ]
-        if node is not None and self.store.multi(setup, operations) is None:
+        if node is not None and self.store.multi(self.setup, operations) is None:
             self.note("expelled", number)
             self.count("expelled")
 
@@ -421,7 +455,7 @@ class ClusterWorld(Clockwork):
 
     def _unregistered(self, broker: Broker) -> None:
         registration.on_lost(broker.member)
-        broker.controller = None
+        broker.controller = broker.term = None
         for partition, one in broker.roles.replicas.items():
             replica.fence(one)
             self._after(broker, partition)
@@ -431,7 +465,7 @@ class ClusterWorld(Clockwork):
         session = broker.session
         if session is None:
             return
-        fate = self.random.choice(FATES) if broker.store_is_cut or self.fault(0.02) else FATES[0]
+        fate = self.random.choice(FATES) if broker.store_is_cut or self.fault(2 * self.lossy) else FATES[0]
         if broker.store_is_cut:
             fate = FATES[1]
 
@@ -455,23 +489,31 @@ class ClusterWorld(Clockwork):
             self.count("unknown outcome")
             self.post("store", broker.id, lambda: self._reconnected(broker, session, done), late + self.random.randint(5, 300))
         if fate != FATES[1]:
-            self.later(late + (self.random.randint(5, 900) if fate == FATES[3] else 0), apply)
+            self.later(late + (self.random.randint(5, self.late_write_ms) if fate == FATES[3] else 0), apply)
 
     def _multi(self, session: Session, operations: list[Operation]) -> str | None:
         refused = self.store.multi(session, operations)
         if refused is None:
             for operation in operations:
-                if isinstance(operation, Set | Create) and operation.path.endswith("/state"):
-                    self._on_state_written(operation)
+                if operation.path.endswith("/state"):
+                    partition = self.partitions[int(operation.path.split("/")[-2])]
+                    if isinstance(operation, Set | Create):
+                        self._on_state_written(partition, operation)
+                    elif isinstance(operation, Delete):
+                        self.note("state", partition[1], "is gone")
+                        self.laws.on_gone(partition)
         return refused
 
-    def _on_state_written(self, operation: Set | Create) -> None:
-        number = int(operation.path.split("/")[-2])
-        partition = self.partitions[number]
-        old = self.laws.truths[partition].state
+    def _on_state_written(self, partition: Partition, operation: Set | Create) -> None:
+        truth = self.laws.truths[partition]
+        old = truth.state
         node = self.store.nodes[operation.path]
         new = read_state(operation.path, node.data, node.version)
-        self.note("state", number, _short(new))
+        self.note("state", partition[1], new)
+        if new.topic_id != truth.topic_id:
+            self.note("it is of a former topic")
+            self.count("late write of a former topic")
+            return
         self.laws.on_state(partition, new, int(self.store.nodes[paths.CONTROLLER_EPOCH].data))
         if new.leader != old.leader and new.leader != NO_LEADER:
             self.count("election")
@@ -521,19 +563,27 @@ class ClusterWorld(Clockwork):
 
     def _look_again(self, broker: Broker) -> None:
         self._look_at_registration(broker)
-        self._look_at_controller(broker)
+        self.look_at_controller(broker)
+        self._look_at_moves(broker)
         if broker.controller is not None:
-            self._read_brokers(broker)
+            self.read_brokers(broker)
+            self.topics.look(broker)
 
     def _on_watch(self, broker: Broker, session: Session, path: str) -> None:
         if broker.session is not session:
             return
         if path == paths.CONTROLLER:
-            self._look_at_controller(broker)
+            self.look_at_controller(broker)
         elif path == paths.broker(broker.id):
             self._look_at_registration(broker)
+        elif path == paths.moved(broker.id):
+            self._look_at_moves(broker)
+        elif path == paths.DELETED:
+            self.topics.read_leftovers(broker)
+        elif path in (paths.TOPICS, paths.topic(TOPIC), paths.DELETE_TOPICS):
+            self.topics.look(broker)
         elif broker.controller is not None:
-            self._read_brokers(broker)
+            self.read_brokers(broker)
 
     # Registration and lease
 
@@ -574,6 +624,7 @@ class ClusterWorld(Clockwork):
         self.note("registered", broker.id, zxid)
         self.count("registered")
         self._look_at_registration(broker)
+        self.topics.read_leftovers(broker)
         for partition in broker.logs:
             self._after(broker, partition)
 
@@ -585,6 +636,28 @@ class ClusterWorld(Clockwork):
                 self._close(broker)
 
         self.read(broker, lambda session: self.store.get(session, paths.broker(broker.id), watch=True), seen)
+
+    def _look_at_moves(self, broker: Broker) -> None:
+        """Read who leads by now what this broker leads."""
+
+        def look(session: Session) -> dict[Partition, Node]:
+            self.store.get(session, paths.moved(broker.id), watch=True)
+            led = [one for one, held in broker.roles.replicas.items() if held.leader is not None]
+            nodes = {one: self.store.get(session, controller.state_path(one)) for one in led}
+            return {one: node for one, node in nodes.items() if node is not None}
+
+        def seen(nodes: dict[Partition, Node]) -> None:
+            for one, node in nodes.items():
+                held, log = broker.roles.replicas[one], broker.logs[one]
+                state = read_state(controller.state_path(one), node.data, node.version)
+                if replica.on_stored(held, state, broker.member.epoch, log, self._clock(broker)):
+                    self.note("has read", broker.id, one[1], state, held.role.name)
+                    self.count("found another leader")
+                    if held.role is Role.FOLLOWER:
+                        self._fetch_again(broker, one)
+                    self._after(broker, one)
+
+        self.read(broker, look, seen)
 
     def _renew(self, broker: Broker) -> None:
         """The lease's write: it proves the session when it is answered. It never outlives a cut connection here."""
@@ -607,7 +680,7 @@ class ClusterWorld(Clockwork):
 
     # The controller
 
-    def _look_at_controller(self, broker: Broker) -> None:
+    def look_at_controller(self, broker: Broker) -> None:
         """Who is the controller? If nobody is, stand. The epoch is read first: if the node is ours, that epoch is ours, too."""
 
         def look(session: Session) -> tuple[Node | None, Node | None]:
@@ -621,13 +694,13 @@ class ClusterWorld(Clockwork):
             assert epoch is not None and session is not None
             if node is None:
                 if broker.member.epoch == NO_EPOCH:
-                    self.post("store", broker.id, lambda: self._look_at_controller(broker), 0 if self.calm else 100)
+                    self.post("store", broker.id, lambda: self.look_at_controller(broker), 0 if self.calm else 100)
                 else:
                     self._stand(broker, epoch)
                 return
             broker.controller_id = int(node.data.split(b'"brokerid":')[1].split(b",")[0])
             if node.owner != session.id:
-                broker.controller = None
+                broker.controller = broker.term = None
             elif broker.controller is None or broker.controller.epoch != int(epoch.data):
                 self._take_over(broker, int(epoch.data), epoch.version)
 
@@ -636,36 +709,28 @@ class ClusterWorld(Clockwork):
     def _stand(self, broker: Broker, epoch: Node) -> None:
         known = max(int(epoch.data), broker.newer_epoch)
         operations = controller.stand(broker.id, known, epoch.version, self.now_ms)
-        self.write(broker, operations, lambda outcome, refused, zxid: self._look_at_controller(broker))
+        self.write(broker, operations, lambda outcome, refused, zxid: self.look_at_controller(broker))
 
     def _take_over(self, broker: Broker, epoch: int, version: int) -> None:
         new = Controller(broker.id, epoch, version)
-        broker.controller = new
+        broker.controller, broker.term = new, Term(new)
         self.note("controller", broker.id, epoch)
         self.count("controller elected")
+        self.topics.begin(broker)
 
-        def look(session: Session) -> Any:
-            self.store.catch_up(session)
-            brokers = self._brokers_of(session)
-            nodes = {one: self.store.get(session, controller.state_path(one)) for one in self.partitions}
-            return brokers, nodes
+    def images(self, topic_id: bytes, nodes: dict[Partition, Node | None]) -> dict[Partition, planning.PartitionImage]:
+        """The partitions of a topic, by the nodes of their states."""
+        replicas = tuple(one.id for one in self.brokers)
+        images = {}
+        for partition, node in nodes.items():
+            state = replace(NOT_CREATED, min_isr=self.min_isr)
+            if node is not None:
+                stored = read_state(controller.state_path(partition), node.data, node.version)
+                state = owned(stored, topic_id, self.min_isr)
+            images[partition] = planning.PartitionImage(topic_id, replicas, state)
+        return images
 
-        def read(found: Any) -> None:
-            if broker.controller is not new:
-                return
-            (registrations, incarnations), nodes = found
-            replicas = tuple(one.id for one in self.brokers)
-            images = {}
-            for one, node in nodes.items():
-                state = replace(NOT_CREATED, min_isr=self.laws.truths[one].least_min)
-                if node is not None:
-                    state = read_state(controller.state_path(one), node.data, node.version)
-                images[one] = planning.Image(TOPIC_ID, replicas, state)
-            self._act(broker, controller.on_image(new, images, registrations, incarnations, self.now_ms))
-
-        self.read(broker, look, read)
-
-    def _brokers_of(self, session: Session) -> Any:
+    def brokers_of(self, session: Session) -> Any:
         registrations, incarnations = {}, {}
         for name in self.store.children(session, paths.BROKER_IDS):
             node = self.store.get(session, paths.broker(int(name)))
@@ -677,17 +742,17 @@ class ClusterWorld(Clockwork):
                 incarnations[number] = registration.read_incarnation(number, node.data, node.version)
         return registrations, incarnations
 
-    def _read_brokers(self, broker: Broker) -> None:
+    def read_brokers(self, broker: Broker) -> None:
         machine = broker.controller
 
         def read(found: Any) -> None:
-            if machine is not None and broker.controller is machine and machine.partitions:
+            if machine is not None and broker.controller is machine and broker.term is not None and broker.term.has_begun:
                 registrations, incarnations = found
-                self._act(broker, controller.on_brokers(machine, registrations, incarnations, self.now_ms))
+                self.act(broker, controller.on_brokers(machine, registrations, incarnations, self.now_ms))
 
-        self.read(broker, self._brokers_of, read)
+        self.read(broker, self.brokers_of, read)
 
-    def _act(self, broker: Broker, actions: controller.Out) -> None:
+    def act(self, broker: Broker, actions: controller.Out) -> None:
         """Carry out what the controller decided."""
         machine = broker.controller
         if machine is None:
@@ -698,7 +763,7 @@ class ClusterWorld(Clockwork):
             elif isinstance(action, controller.ReadState):
                 self._read_state(broker, machine, action.partition)
             elif isinstance(action, controller.ReadBrokers):
-                self._read_brokers(broker)
+                self.read_brokers(broker)
             elif isinstance(action, controller.SendRoles):
                 self._send_roles(broker, machine, action.request)
             elif isinstance(action, controller.AnswerAlter):
@@ -712,7 +777,7 @@ class ClusterWorld(Clockwork):
     def _write_states(self, broker: Broker, machine: Controller, action: controller.WriteStates) -> None:
         def done(outcome: Outcome, refused: str, zxid: int) -> None:
             if broker.controller is machine:
-                self._act(broker, controller.on_written(machine, action.id, outcome, self.now_ms, refused))
+                self.act(broker, controller.on_written(machine, action.id, outcome, self.now_ms, refused))
 
         self.write(broker, list(action.operations), done)
 
@@ -726,7 +791,7 @@ class ClusterWorld(Clockwork):
         def read(node: Node | None) -> None:
             if broker.controller is machine:
                 state = None if node is None else read_state(path, node.data, node.version)
-                self._act(broker, controller.on_state_read(machine, partition, state, self.now_ms))
+                self.act(broker, controller.on_state_read(machine, partition, state, self.now_ms))
 
         self.read(broker, look, read)
 
@@ -735,13 +800,18 @@ class ClusterWorld(Clockwork):
 
         def answered(answer: LeaderAndIsrAnswer) -> None:
             if broker.controller is machine:
-                self._act(broker, controller.on_answer(machine, request, answer, self.now_ms))
+                self.act(broker, controller.on_answer(machine, request, answer, self.now_ms))
 
         def arrive() -> None:
             answer = self._take_roles(to, request)
             self.send("answer", to.id, broker.id, lambda: answered(answer))
 
-        self.send("roles", broker.id, to.id, arrive)
+        def unanswered() -> None:
+            if broker.controller is machine:
+                self.act(broker, controller.on_unanswered(machine, request, self.now_ms))
+
+        if not self.send("roles", broker.id, to.id, arrive):
+            self.post("answer", broker.id, unanswered)
 
     def _answer_alter(self, broker: Broker, action: controller.AnswerAlter) -> None:
         to = self.brokers[action.answer.ask.broker]
@@ -752,19 +822,19 @@ class ClusterWorld(Clockwork):
         *,
         leader: int | None = None,
         min_isr: int | None = None,
-        gives_up: bool = False,
+        unclean: bool = False,
         partition: Partition = ("topic", 0),
     ) -> None:
         """Ask the controller that acts for another leader or another min.insync.replicas, or give up what no live replica
         has."""
-        if gives_up:
-            self.laws.given_up.add(partition)
+        if unclean:
+            self.laws.unclean_wanted.add(partition)
         for broker in self.brokers:
             machine = broker.controller
             if broker.is_up and machine is not None and partition in machine.partitions:
-                self._act(
+                self.act(
                     broker,
-                    controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr, gives_up=gives_up),
+                    controller.on_wish(machine, partition, self.now_ms, leader=leader, min_isr=min_isr, unclean=unclean),
                 )
         if self.calm:
             self.settle()
@@ -780,22 +850,79 @@ class ClusterWorld(Clockwork):
             broker.is_clean = True
         answers: dict[Partition, RoleAnswer] = {}
         for role in request.roles:
+            refused = self._open(broker, role)
+            if refused:
+                self.note("role", broker.id, role.partition[1], role.state, "refused", refused)
+                answers[role.partition] = RoleAnswer(refused)
+                continue
             one, log = broker.roles.replicas[role.partition], broker.logs[role.partition]
             led = one.leader
-            answer = replica.on_role(one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole)
+            answer = replica.on_role(
+                one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole, was_made=log.had_records
+            )
             answers[role.partition] = answer
-            self.note("role", broker.id, role.partition[1], _short(role.state), answer, one.role.name, one.high_watermark)
+            self.note("role", broker.id, role.partition[1], role.state, answer, one.role.name, one.high_watermark)
             if answer.error == ErrorCode.NONE:
                 log.is_whole = True
-                self.laws.truths[role.partition].dirty.discard(broker.id)
+                self.laws.on_dealt_with(role.partition, role.topic_id, broker.id)
             if one.leader is not None and one.leader is not led:
-                self.laws.on_lead(role.partition, role.state.leader_epoch, broker.id, request.broker_epoch)
+                self.laws.on_lead(role.partition, role.topic_id, role.state.leader_epoch, broker.id, request.broker_epoch)
                 self.note("leads", broker.id, role.partition[1], role.state.leader_epoch)
                 self.count("lead")
             if one.role is Role.FOLLOWER:
                 self._fetch_again(broker, role.partition)
             self._after(broker, role.partition)
         return LeaderAndIsrAnswer(broker.id, request.broker_epoch, ErrorCode.NONE, broker.roles.controller_epoch, answers)
+
+    def _open(self, broker: Broker, role: PartitionRole) -> int:
+        """The log of a role is in its place, as `broker/replication/replicas.py` has it; or an error code. A log of another
+        topic is set aside. One that isn't there is made only where this broker has no seat."""
+        if role.topic_id in broker.deleted:
+            self.count("role of a deleted topic")
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition, log = role.partition, broker.held[role.partition, role.topic_id]
+        before = broker.logs[partition]
+        if before is not log:
+            if before.is_made:
+                if not self._is_stored(broker, role.topic_id):
+                    self.count("late role of another topic")
+                    return ErrorCode.UNKNOWN_TOPIC_ID
+                before.is_aside = True
+                self.note("set aside", broker.id, partition[1], before.topic_id[-2:], "for", log.topic_id[-2:])
+                self.count("set aside")
+                self.laws.on_set_aside(partition, before.topic_id, broker.id)
+            self.put_in_place(broker, partition, log)
+        if log.is_made and log.is_aside:
+            if replica.holds_seat(broker.id, role.state):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            self.count("taken back")
+        elif not log.is_made:
+            if not role.state.is_new and broker.id in role.state.seats:
+                self.count("seat without a log")
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            log.is_made = True
+        log.is_aside = False
+        return ErrorCode.NONE
+
+    def _is_stored(self, broker: Broker, topic_id: bytes) -> bool:
+        """Whether the store has a topic under its name, as a broker reads it after a sync; False: it can't be asked, too."""
+        session = broker.session
+        if session is None or not session.alive or broker.store_is_cut:
+            return False
+        self.store.catch_up(session)
+        node = self.store.get(session, paths.topic(TOPIC))
+        return node is not None and node.data == topic_id
+
+    def put_in_place(self, broker: Broker, partition: Partition, log: ReplicaLog) -> None:
+        """Another log has a name on a broker from now on: it has no role yet, and nothing that was under way is about it."""
+        replica.fence(broker.roles.replicas[partition])
+        self._after(broker, partition)
+        self.laws.on_stop(partition, broker.logs[partition].topic_id, broker.id)
+        broker.logs[partition], broker.checkpoints[partition] = log, 0
+        broker.roles.replicas[partition] = Replica(broker.id, partition, 0)
+        broker.fetching[partition] = broker.fetching.get(partition, 0) + 1
+        for key in [key for key in broker.told if key[0] == partition]:
+            del broker.told[key]
 
     def _fetch_again(self, broker: Broker, partition: Partition) -> None:
         broker.fetching[partition] = broker.fetching.get(partition, 0) + 1
@@ -809,6 +936,7 @@ class ClusterWorld(Clockwork):
         fetch = replica.next_fetch(one, broker.member.epoch, log)
         if fetch is None or one.state is None:
             return
+        topic_id = log.topic_id
         broker.fetching[partition] = turn = turn + 1
         to = self.brokers[one.state.leader]
 
@@ -821,7 +949,7 @@ class ClusterWorld(Clockwork):
                     "fetched",
                     to.id,
                     broker.id,
-                    lambda: self._fetched(broker, partition, turn, fetch, fetched, batches, taken.gone),
+                    lambda: self._fetched(broker, partition, log, turn, fetch, fetched, batches, taken.gone),
                 )
 
             def in_life() -> None:
@@ -830,12 +958,17 @@ class ClusterWorld(Clockwork):
 
             self.post("bytes", to.id, in_life, None, broker.id)
 
-        self.send("fetch", broker.id, to.id, lambda: self._on_fetch(to, partition, fetch, answer))
+        self.send("fetch", broker.id, to.id, lambda: self._on_fetch(to, partition, topic_id, fetch, answer))
         if not self.calm:
             self.post("timer", broker.id, lambda: self._fetch(broker, partition, turn), FETCH_LOST_MS)
 
-    def _on_fetch(self, broker: Broker, partition: Partition, fetch: Fetch, answer: Callable[[Fetched, Range], None]) -> None:
+    def _on_fetch(
+        self, broker: Broker, partition: Partition, topic_id: bytes, fetch: Fetch, answer: Callable[[Fetched, Range], None]
+    ) -> None:
         one, log = broker.roles.replicas[partition], broker.logs[partition]
+        if log.topic_id != topic_id:
+            answer(Fetched(ErrorCode.UNKNOWN_TOPIC_ID), log.take(0, 0))
+            return
         state = one.state
         fetched = replica.on_fetch(one, fetch, log, self._clock(broker))
         start = end = fetch.offset
@@ -875,22 +1008,26 @@ class ClusterWorld(Clockwork):
         self,
         broker: Broker,
         partition: Partition,
+        log: ReplicaLog,
         turn: int,
         fetch: Fetch,
         fetched: Fetched,
         batches: list[Batch],
         gone: frozenset[int],
     ) -> None:
-        one, log = broker.roles.replicas[partition], broker.logs[partition]
+        one = broker.roles.replicas[partition]
+        if broker.logs[partition] is not log or not log.is_made:
+            return  # A fetcher lets go of a log before it goes.
         for decision in replica.on_fetched(one, fetch, fetched, [epoch for epoch, _ in batches], log):
             if isinstance(decision, follower.Append):
                 log.append(batches[: decision.count])
+                self.laws.on_append(partition, log.topic_id, batches[: decision.count])
                 log.gone |= {offset for offset in gone if offset < log.end}
             elif isinstance(decision, follower.SetRemovedBelow):
                 log.removed_below = decision.offset
             elif isinstance(decision, follower.Truncate):
                 if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    self.laws.on_begin(partition, broker.id)
+                    self.laws.on_begin(partition, log.topic_id, broker.id)
                     self.count("begun again")
                 if decision.offset < log.end:
                     self.note("cut", broker.id, partition[1], decision.offset, log.batches[decision.offset :])
@@ -909,7 +1046,7 @@ class ClusterWorld(Clockwork):
         """What follows from any change of a replica."""
         one, log = broker.roles.replicas[partition], broker.logs[partition]
         replica.move_high_watermark(one, log)
-        self.laws.on_high_watermark(partition, broker.id, one.high_watermark, leads=one.leader is not None)
+        self.laws.on_high_watermark(partition, log.topic_id, broker.id, one.high_watermark, leads=one.leader is not None)
         now_ms = self._clock(broker)
         for token, error in acks.answer(broker.waits[partition], one.high_watermark, one.leads_since, one.is_enough, now_ms):
             self._answer_produce(broker, token, error)
@@ -919,7 +1056,7 @@ class ClusterWorld(Clockwork):
                 replica.move_high_watermark(one, log)
                 self._alter(broker, ask)
         self._wake(broker, partition)
-        self.laws.on_change(partition)
+        self.laws.on_change(partition, log.topic_id)
 
     def _alter(self, broker: Broker, ask: AlterPartition) -> None:
         if broker.controller_id is None:
@@ -927,11 +1064,11 @@ class ClusterWorld(Clockwork):
         to = self.brokers[broker.controller_id]
 
         def arrive() -> None:
-            if to.controller is None or not to.controller.partitions:
+            if to.controller is None or to.term is None or not to.term.has_begun:
                 answer = AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
                 self.send("altered", to.id, broker.id, lambda: self._altered(broker, answer))
             else:
-                self._act(to, controller.on_alter(to.controller, None, ask, self.now_ms))
+                self.act(to, controller.on_alter(to.controller, None, ask, self.now_ms))
 
         self.send("alter", broker.id, to.id, arrive)
 
@@ -961,7 +1098,7 @@ class ClusterWorld(Clockwork):
                     self._alter(broker, ask)
             self._after(broker, partition)
         if broker.controller is not None:
-            self._act(broker, controller.on_time(broker.controller, self.now_ms))
+            self.act(broker, controller.on_time(broker.controller, self.now_ms))
 
     # Clients
 
@@ -975,12 +1112,12 @@ class ClusterWorld(Clockwork):
         self.last_record += 1
         batch = (state.leader_epoch, self.last_record)
         log.append([batch])
+        self.laws.on_append(partition, log.topic_id, [batch])
         self.note("append", to, partition[1], log.end - 1, batch, acks_wanted, "hw", one.high_watermark)
-        newest = self.laws.truths[partition].state.leader_epoch
-        if newest > state.leader_epoch:
+        if self.laws.of(partition, log.topic_id).state.leader_epoch > state.leader_epoch:
             self.count("append of a zombie")
         if acks_wanted == -1:
-            self.produces[self.last_record] = (partition, log.end - 1, batch, state.needed(one.leader.role.replicas))
+            self.produces[self.last_record] = (partition, log.topic_id, log.end - 1, batch)
             deadline_ms = self._clock(broker) + PRODUCE_MS
             assert one.leads_since is not None
             acks.add(broker.waits[partition], acks.Wait(log.end, self.last_record, one.leads_since, deadline_ms))
@@ -990,7 +1127,7 @@ class ClusterWorld(Clockwork):
         return self.last_record
 
     def _answer_produce(self, broker: Broker, token: int, error: int) -> None:
-        partition, offset, batch, _ = self.produces[token]
+        partition, topic_id, offset, batch = self.produces[token]
         if token in self.answered:
             raise Violation(f"{batch} was answered twice")
         self.answered[token] = error
@@ -999,15 +1136,15 @@ class ClusterWorld(Clockwork):
             one = broker.roles.replicas[partition]
             assert one.leader is not None
             needed = one.leader.state.needed(one.leader.role.replicas)
-            self.laws.on_answer(partition, offset, batch, needed)
-            if self.laws.truths[partition].state.leader_epoch > one.leader.state.leader_epoch:
+            self.laws.on_answer(partition, topic_id, offset, batch, needed)
+            if self.laws.of(partition, topic_id).state.leader_epoch > one.leader.state.leader_epoch:
                 self.count("answer of a zombie")
 
     def _begin_clients(self) -> None:
         for partition in self.partitions:
             self.later(self.random.randint(50, 400), partial(self._produce_now, partition))
             for reader in range(2):
-                self.positions[partition, reader] = 0
+                self.positions[partition, reader] = (b"", 0)
                 self.later(self.random.randint(50, 900), partial(self._read_now, partition, reader))
 
     def _produce_now(self, partition: Partition) -> None:
@@ -1017,7 +1154,7 @@ class ClusterWorld(Clockwork):
             if broker.is_up and one is not None and one.leader is not None and self.random.random() < 0.9:
                 acks_wanted = -1 if self.random.random() < 0.7 else 1
                 self.post("produce", broker.id, partial(self._produce_to, broker.id, partition, acks_wanted))
-        if self.now_ms < self.duration_ms + QUIET_MS // 2:
+        if self.now_ms < self.duration_ms + REST_MS:
             burst = self.random.random() < 0.3
             self.later(
                 self.random.randint(1, 10) if burst else self.random.randint(60, 900), lambda: self._produce_now(partition)
@@ -1030,13 +1167,16 @@ class ClusterWorld(Clockwork):
         """A consumer polls any replica up to its high watermark."""
         broker = self.random.choice(self.brokers)
         one = broker.roles.replicas.get(partition)
-        position = self.positions[partition, reader]
+        topic_id, position = self.positions[partition, reader]
         if broker.is_up and one is not None and one.role in (Role.LEADER, Role.FOLLOWER):
-            batches = broker.logs[partition].batches[position : one.high_watermark]
+            log = broker.logs[partition]
+            if log.topic_id != topic_id:
+                topic_id, position = log.topic_id, 0
+            batches = log.batches[position : one.high_watermark]
             if self.random.random() < 0.5:
                 batches = batches[:1]
-            self.laws.on_read(partition, position, batches)
-            self.positions[partition, reader] = position + len(batches)
+            self.laws.on_read(partition, topic_id, position, batches)
+            self.positions[partition, reader] = (topic_id, position + len(batches))
         if self.now_ms < self.duration_ms + QUIET_MS:
             self.later(self.random.randint(100, 900), lambda: self._read_now(partition, reader))
 
@@ -1146,6 +1286,12 @@ class ClusterWorld(Clockwork):
     def _fault_min_isr(self, broker: Broker, partition: Partition) -> None:
         self.wish(min_isr=self.random.choice((1, 2, 2, 2)), partition=partition)
 
+    def _fault_remake(self, broker: Broker, partition: Partition) -> None:
+        if self.remakes:
+            self.topics.remake()
+            if self.random.random() < 0.5:
+                self._fault_cut(broker, partition)
+
     def _fault_no_controller(self, broker: Broker, partition: Partition) -> None:
         node = self.store.nodes.get(paths.CONTROLLER)
         if node is not None and node.owner in self.store.sessions:
@@ -1171,6 +1317,8 @@ class ClusterWorld(Clockwork):
         _fault_move,
         _fault_min_isr,
         _fault_no_controller,
+        _fault_remake,
+        _fault_remake,
     )
 
     def run(self) -> ClusterWorld:
@@ -1183,25 +1331,56 @@ class ClusterWorld(Clockwork):
             broker.store_is_cut = False
             if not broker.is_up:
                 self.start(broker.id)
-        self.play(self.duration_ms + QUIET_MS)
+        self._come_to_rest(self.duration_ms + QUIET_MS)
+        if self._ask_operator():
+            self._come_to_rest(self.now_ms + QUIET_MS)
         self.check_whole()
         return self
 
+    def _come_to_rest(self, until_ms: int) -> None:
+        """Play on until the cluster is whole, but no longer than it may take."""
+        while self.now_ms < until_ms:
+            self.play(self.now_ms + REST_MS)
+            if self.now_ms > self.duration_ms + 2 * REST_MS and self.find_fault() is None:
+                return
+
+    def _ask_operator(self) -> bool:
+        """Where the last seat's log isn't there nobody leads until an operator gives up what it held."""
+        asked = False
+        for partition, truth in self.laws.truths.items():
+            state = truth.state
+            if state.is_created and state.leader == NO_LEADER and any(not truth.logs[one].is_made for one in state.seats):
+                if not truth.has_lost:
+                    raise Violation(f"I12: {partition} waits for an operator, and nothing of it was ever lost: {state}")
+                self.count("operator asked")
+                self.wish(unclean=True, partition=partition)
+                asked = True
+        return asked
+
     def check_whole(self) -> None:
         """I12."""
+        fault = self.find_fault()
+        if fault is not None:
+            raise Violation(fault)
+
+    def find_fault(self) -> str | None:
+        """Why the cluster isn't whole, or None."""
+        if self.store.nodes.keys() & {paths.deleted_topic(TOPIC)} or paths.topic(TOPIC) not in self.store.nodes:
+            return "I12: the topic isn't deleted, or isn't made again, at the end"
         for partition in self.partitions:
             state = self.laws.truths[partition].state
             if state.leader == NO_LEADER or set(state.isr) != {broker.id for broker in self.brokers}:
-                raise Violation(f"I12: {partition} isn't whole at the end: {state}")
+                return f"I12: {partition} isn't whole at the end: {state}"
             leads = [one.id for one in self.brokers if one.roles.replicas[partition].leader is not None]
             if leads != [state.leader]:
-                raise Violation(f"I12: {leads} lead {partition}, the state says {state}")
+                return f"I12: {leads} lead {partition}, the state says {state}"
             for broker in self.brokers:
                 if broker.waits[partition].heap:
-                    raise Violation(f"I12: somebody still waits on {broker.id}: {broker.waits[partition]}")
+                    return f"I12: somebody still waits on {broker.id}: {broker.waits[partition]}"
             logs = [broker.logs[partition].batches for broker in self.brokers]
             if any(log != logs[0] for log in logs):
-                raise Violation(f"I2: the logs differ at the end: {logs}")
+                return f"I2: the logs differ at the end: {logs}"
+        return None
 
 
 def _short(state: LeaderAndIsr) -> str:

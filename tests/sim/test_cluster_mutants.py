@@ -130,6 +130,7 @@ def old_answer_arrives() -> None:
     world.hold("fetched", 1, 0)
     world.append(0)
     world.hold("roles", 0)
+    world.hold("moves", 0)
     world.wish(leader=2)
     assert world.log(1) == world.log(2)
     world.release("fetched", 1, 0)
@@ -193,13 +194,13 @@ def first_copy_is_late() -> None:
     head, machine = world.brokers[1], world.brokers[1].controller
     assert machine is not None
     brokers, incarnations = dict(machine.registrations), dict(machine.incarnations)
-    world._act(head, controller.on_brokers(machine, {one: brokers[one] for one in (0, 1)}, incarnations, world.now_ms))
+    world.act(head, controller.on_brokers(machine, {one: brokers[one] for one in (0, 1)}, incarnations, world.now_ms))
     world.hold("alter", 1)
     world.advance(leader.REPEAT_MS)
     world.release_first("alter", 1)
     assert world.counts["altered 107"]
     barrier = world.held.pop(("alter", 1, ANYBODY))
-    world._act(head, controller.on_brokers(machine, brokers, incarnations, world.now_ms))
+    world.act(head, controller.on_brokers(machine, brokers, incarnations, world.now_ms))
     world.hold("altered", 0)
     world.hold("roles", 0)
     first()
@@ -331,7 +332,7 @@ def old_controller_writes() -> None:
     assert world.counts["controller elected"] == 2
     old = world.brokers[2]
     assert old.controller is not None
-    world._act(old, controller.on_wish(old.controller, P, world.now_ms, min_isr=1))
+    world.act(old, controller.on_wish(old.controller, P, world.now_ms, min_isr=1))
     world.settle()
     world.release("store", 2)
 
@@ -394,7 +395,7 @@ def write_comes_late() -> None:
 
 
 def register_clean(patch: Patch) -> None:
-    def on_lost(member: registration.Member) -> None:
+    def on_lost(member: registration.OwnRegistration) -> None:
         member.epoch, member.clean = NO_EPOCH, True
 
     patch.setattr(registration, "on_lost", on_lost)
@@ -661,7 +662,7 @@ def lead_shortest(patch: Patch) -> None:
     patch.setattr(elections, "lead_unclean", lambda state, among, log_end: real(state, [min(among, key=log_end)], log_end))
 
 
-def operator_gives_up() -> None:
+def operator_wants_unclean() -> None:
     """Broker 0 alone had a record, and is gone. An operator lets the best of the others lead; then broker 0 is back."""
     world = CalmWorld(min_isr=1)
     world.keep_out(2)
@@ -671,7 +672,7 @@ def operator_gives_up() -> None:
     assert [len(world.log(one)) for one in (0, 1)] == [3, 2] and len(world.log(2)) < 2
     world.die(0)
     assert world.state.leader == NO_LEADER and world.state.isr == (0,)
-    world.wish(gives_up=True)
+    world.wish(unclean=True)
     world.check_leader(1)
     assert len(world.log(1)) == 2 and world.state.unclean_epoch == world.state.leader_epoch
     assert world.produce(1)
@@ -679,7 +680,7 @@ def operator_gives_up() -> None:
     assert world.log(0) == world.log(1) == world.log(2) and set(world.state.isr) == {0, 1, 2}
 
 
-def operator_gives_up_the_only_log() -> None:
+def operator_wants_unclean_with_one_log() -> None:
     """All replicas lost everything. Only an operator's word takes the last seat away."""
     world = CalmWorld()
     assert world.produce(0)
@@ -690,13 +691,13 @@ def operator_gives_up_the_only_log() -> None:
     world.settle()
     world.back(1)
     assert world.state.leader == NO_LEADER and world.state.seats
-    world.wish(gives_up=True)
+    world.wish(unclean=True)
     world.check_leader(1)
 
 
 def ignore_operators(patch: Patch) -> None:
     real = controller.on_wish
-    patch.setattr(controller, "on_wish", lambda *given, **wish: real(*given, **{**wish, "gives_up": False}))
+    patch.setattr(controller, "on_wish", lambda *given, **wish: real(*given, **{**wish, "unclean": False}))
 
 
 def compact(world: CalmWorld, broker: int) -> None:
@@ -821,8 +822,8 @@ MUTANTS = {
     "high watermark before the cut": Mutant(set_high_watermark_first, expelled_leader_has_own_record, "I5:"),
     "one epoch for two": Mutant(keep_epoch, leader_dies, "I[16]:"),
     "no last seat": Mutant(drop_last_seat, everybody_loses_power, "I7:"),
-    "the shortest log": Mutant(lead_shortest, operator_gives_up, "I3: .* a longer log"),
-    "no operator": Mutant(ignore_operators, operator_gives_up_the_only_log, "I12:"),
+    "the shortest log": Mutant(lead_shortest, operator_wants_unclean, "I3: .* a longer log"),
+    "no operator": Mutant(ignore_operators, operator_wants_unclean_with_one_log, "I12:"),
     "no repetition": Mutant(never_repeat, proposal_is_lost, "I12:"),
     "deleted records stay": Mutant(keep_deleted, tombstone_goes_meanwhile, "keeps what was deleted"),
     "a slow member is trusted": Mutant(trust_who_has_fetched, tombstone_passes_a_slow_member, "keeps what was deleted"),

@@ -5,13 +5,13 @@ A failure names its seed; `PENSTOCK_SIM_SEED=<seed>` plays that one alone, `PENS
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sim import virtualtime
 from sim.moving_world import Violation, World
 
 from penstock.broker.coordination.shell import Coordinator
@@ -30,7 +30,7 @@ def play(seed: int, folder: Path) -> World:
     home = folder / str(seed)
     home.mkdir()
     try:
-        return asyncio.run(World(seed, home).run())
+        return virtualtime.play(World(seed, home).run())
     except Violation as violation:
         raise Violation(f"seed {seed}: {violation}") from violation
 

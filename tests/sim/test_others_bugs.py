@@ -31,9 +31,9 @@ def cut_at_high_watermark(patch: Patch) -> None:
     """KIP-101: who follows cuts its log at its own high watermark, which is a fetch old."""
     real = replica.on_role
 
-    def on_role(one: replica.Replica, role: Any, broker_epoch: int, log: Any, now_ms: int, *, is_whole: bool = True) -> Any:
+    def on_role(one: replica.Replica, role: Any, broker_epoch: int, log: Any, now_ms: int, **found: bool) -> Any:
         before = one.role
-        answer = real(one, role, broker_epoch, log, now_ms, is_whole=is_whole)
+        answer = real(one, role, broker_epoch, log, now_ms, **found)
         if one.role is Role.FOLLOWER and before is not Role.FOLLOWER and log.end > one.high_watermark:
             log.cut(one.high_watermark)
         return answer
@@ -105,8 +105,8 @@ def name_empty_epochs(patch: Patch) -> None:
     """KAFKA-10706: an epoch counts as the log's last though no batch was written in it."""
     real = replica.on_role
 
-    def on_role(one: replica.Replica, role: Any, broker_epoch: int, log: Any, now_ms: int, *, is_whole: bool = True) -> Any:
-        answer = real(one, role, broker_epoch, log, now_ms, is_whole=is_whole)
+    def on_role(one: replica.Replica, role: Any, broker_epoch: int, log: Any, now_ms: int, **found: bool) -> Any:
+        answer = real(one, role, broker_epoch, log, now_ms, **found)
         if one.role is Role.LEADER:
             log.led = role.state.leader_epoch
         return answer

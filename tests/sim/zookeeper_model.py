@@ -7,7 +7,7 @@ answers is the world's business (`cluster_world.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set
@@ -70,12 +70,20 @@ class ZooKeeper:
             if isinstance(operation, Set):
                 nodes[path] = Node(operation.data, node.version + 1, node.czxid, node.owner)
             elif isinstance(operation, Delete):
+                if self._has_children(path, nodes):
+                    return path
                 nodes[path] = None
             else:
                 assert isinstance(operation, Check)
         self._apply(zxid, nodes)
         session.applied = max(session.applied, self._settled(session, zxid))
         return None
+
+    def _has_children(self, path: str, changed: Mapping[str, Node | None]) -> bool:
+        below = path + "/"
+        return any(one.startswith(below) and changed.get(one, node) is not None for one, node in self.nodes.items()) or any(
+            one.startswith(below) and node is not None for one, node in changed.items()
+        )
 
     def expire(self, session: Session) -> None:
         """The session's time is over: its ephemeral nodes vanish."""

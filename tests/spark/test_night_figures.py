@@ -83,6 +83,7 @@ def test_a_night_leaves_its_figures_however_it_ends(shared_broker: BrokerProcess
     assert figures().value("penstock_night_last_loaded_day_timestamp_seconds") == end_of("2013-01-02")
 
 
+@pytest.mark.whole_day
 @pytest.mark.timeout(600)
 def test_following_shows_what_it_waits_for_and_what_it_has_loaded(shared_broker: BrokerProcess, tmp_path: Path) -> None:
     today = datetime.now(UTC).date().isoformat()

@@ -581,6 +581,7 @@ def test_a_source_that_is_down_is_named(world: World, run: Run) -> None:
         run("2013-01-01", clock="wall")
 
 
+@pytest.mark.whole_day
 def test_the_wall_clock_decides_when_a_night_is_over(world: World, run: Run) -> None:
     world.arrive()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -615,6 +616,7 @@ def test_a_night_takes_missing_ones_along_only_when_it_is_told_to(world: World, 
     assert run("2013-01-05", clock="wall").commit.rows == 0
 
 
+@pytest.mark.whole_day
 def test_a_night_that_was_loaded_before_its_end_is_taken_back(world: World, run: Run, spark: Any) -> None:
     """Its rows and rejects stay, once, with the night before; a kill at any step leaves that to the next call."""
     today = datetime.datetime.now(datetime.UTC).date()
@@ -664,6 +666,7 @@ def test_a_night_that_was_loaded_before_its_end_is_taken_back(world: World, run:
         run(early, clock="wall")
 
 
+@pytest.mark.whole_day
 def test_the_first_night_of_a_table_may_be_taken_back(world: World, run: Run, spark: Any) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     yesterday, early, after = ((today + datetime.timedelta(days=days)).isoformat() for days in (-1, 0, 2))
@@ -978,6 +981,7 @@ def test_tables_are_loaded_side_by_side_and_each_waits_for_its_own_stage(world: 
     assert len(table.committed(world.storage)) == len(table.committed(LocalStorage(Path(world.raw_table)))) == 1
 
 
+@pytest.mark.whole_day
 @pytest.mark.timeout(400)
 def test_following_loads_each_night_in_order_after_failures_too(world: World) -> None:
     today = datetime.datetime.now(datetime.UTC).date()

@@ -13,6 +13,7 @@ Processes
 - `scraping`: what a process shows by HTTP, read as Prometheus reads it
 - `patience`: waiting for what another thread or process makes true
 - `onloop`: tests that are coroutines
+- `whole_day`: no midnight amid a test that is about today
 - `leftovers`: the end of what a test process has started and left behind
 
 Single requests to a broker
@@ -52,6 +53,8 @@ Inside the test process
 - `metadata_store`: the store of a broker that is stopped, changed node by node
 - `store_homes`: the homes of a metadata store, with sessions that expire, for tests that hold for each
 - `cluster_soak`: such a cluster around an ensemble, under load, to which everything happens; judged by its history
+- `cluster_events`: what happens to it, one function an event
+- `cluster_run`: a run of it by a seed (`make cluster-soak`)
 - `cluster_world`: three broker processes around a ZooKeeper, killed, paused and looked at through public doors
 - `cluster_clients`: its clients, held against what they were answered
 - `cluster_transactions`: its transactional producers, and what is left of their transactions for consumers
@@ -79,6 +82,7 @@ Faults
 - `lossy_disk`: a file system whose power can be cut
 - `small_disk`: one whose room is taken and given back
 - `history`: the judge of such a load and of the log
+- `losses`: what a power cut of all in-sync replicas may take of a history
 - `admin_run`: random admin work under kill -9 (`make faults`)
 - `admin_work`: its workers
 - `admin_look`: its look at a broker while nobody works

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from penstock.broker.process import BrokerProcess
+from penstock.ports import hold_ports
 from support.cuttingproxy import Net
-from support.kafka_jars import free_ports
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected, new_root
 
@@ -42,7 +42,7 @@ class ClusterProcesses:
         self.servers = ",".join(server.address for server in servers) + root
         """The ZooKeepers and the chroot, past all proxies."""
         self.brokers: dict[int, BrokerProcess] = {}
-        for number, port in enumerate(free_ports(count), 1):
+        for number, port in enumerate(hold_ports(count), 1):
             reached, advertised = self.servers, list[str]()
             if net is not None:
                 name = str(number)

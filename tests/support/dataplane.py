@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import select
 import socket
 import struct
@@ -191,8 +192,8 @@ class Broker:
 
 
 def topic_id(name: str) -> bytes:
-    """An id that follows from the name."""
-    return name.encode().ljust(16, b"#")[:16]
+    """An id that follows from the name, from all of it."""
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def lead(folder: Path, name: str, partitions: int = 1, epoch: int = 0, **config: int) -> None:

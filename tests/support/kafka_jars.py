@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 from penstock.bench import apache_kafka
-from penstock.bench.apache_kafka import KAFKA_VERSION, ApacheCluster, free_ports, kafka_classpath
+from penstock.bench.apache_kafka import KAFKA_VERSION, ApacheCluster, kafka_classpath
 from support.class_archive import archived
 from support.harness import output
 
-__all__ = ["KAFKA_VERSION", "ApacheCluster", "ApacheKafka", "classes", "free_ports", "java", "jvm", "kafka_classpath"]
+__all__ = ["KAFKA_VERSION", "ApacheCluster", "ApacheKafka", "classes", "java", "jvm", "kafka_classpath"]
 
 HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 

@@ -18,6 +18,8 @@ from support.patience import until
 GOING_DOWN = 0x8004587D
 NO_LOG_FLUSH = (2).to_bytes(4, "little")
 IMAGE_BYTES = 1 << 30
+ANOTHER_START = "00000000-0000-0000-0000-000000000000"
+"""A boot id that no kernel gives."""
 MAKE = {"xfs": ["mkfs.xfs", "-q", "-f"], "ext4": ["mkfs.ext4", "-q", "-F"]}
 
 
@@ -91,6 +93,13 @@ class LossyDisk:
         if os.path.ismount(self.path):
             self.unmount()
         self._image.unlink(missing_ok=True)
+
+
+def forget_start(data: Path) -> None:
+    """Have `.lock` of a stopped broker's data folder say that another start of the machine has left it."""
+    lock = data / ".lock"
+    process, _, *rest = lock.read_text().splitlines()
+    lock.write_text("\n".join([process, ANOTHER_START, *rest, ""]))
 
 
 def flush_file(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from penstock.ports import hold_ports
 from support.packages import ROOT
 from support.patience import until
 
@@ -35,13 +35,6 @@ def generate(out: Path, *options: str) -> None:
     command = [sys.executable, str(MONITORING / "generate.py"), "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def expressions(dashboard: Path) -> list[str]:
@@ -65,7 +58,7 @@ class Exporter:
     def __init__(self, folder: Path) -> None:
         self.textfile = folder / "textfile" / "penstock-etl.prom"
         self.textfile.parent.mkdir(parents=True)
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{hold_ports(1)[0]}"
         command = ["prometheus-node-exporter", "--collector.disable-defaults", "--collector.textfile"]
         command += [f"--collector.textfile.directory={self.textfile.parent}", f"--web.listen-address={self.address}"]
         with (folder / "exporter.log").open("wb") as log:
@@ -97,7 +90,7 @@ class Prometheus:
             ],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{hold_ports(1)[0]}"
         self.log_path = folder / "prometheus.log"
         command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         command += [f"--web.listen-address={self.address}", "--query.lookback-delta=5s"]

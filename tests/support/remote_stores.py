@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from penstock.pipeline.etl import maven
-from support.kafka_jars import free_ports
+from penstock.ports import hold_ports
 
 LIMIT_S = 120.0
 HDFS_JARS = [
@@ -50,7 +50,7 @@ class S3:
     """A server with one bucket, whose objects are files in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        port = free_ports(1)[0]
+        port = hold_ports(1)[0]
         (folder / "objects" / BUCKET).mkdir(parents=True)
         environment = os.environ | {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
         with (folder / "s3.log").open("wb") as log:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
-from support.kafka_jars import free_ports
+from penstock.ports import hold_ports
 
 LIMIT_S = 120.0
 HEAP = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -34,7 +34,7 @@ class SparkCluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
-        port = free_ports(1)[0]
+        port = hold_ports(1)[0]
         self.master = f"spark://127.0.0.1:{port}"
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
         for _ in range(2):

@@ -11,9 +11,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.ports import hold_ports
 from support.harness import BrokerProcess
 from support.patience import LIMIT_S
-from support.prometheus import Exporter, free_port
+from support.prometheus import Exporter
 from support.stages import StageProcess, write_properties
 
 TOPIC, STORMY = "flights", "stormy"
@@ -32,7 +33,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.addresses = {part: f"127.0.0.1:{free_port()}" for part in ("ewr", "hub", "mirror", "dedupe")}
+        parts = ("ewr", "hub", "mirror", "dedupe")
+        self.addresses = {part: f"127.0.0.1:{port}" for part, port in zip(parts, hold_ports(len(parts)), strict=True)}
         self.brokers = {
             name: BrokerProcess(folder / name, {**BROKER, "penstock.http.listen": self.addresses[name]}).start()
             for name in ("ewr", "hub")

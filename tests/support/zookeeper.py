@@ -20,9 +20,10 @@ from penstock.bench import zookeeper
 from penstock.bench.zookeeper import VERSION
 from penstock.broker.store.base import Store
 from penstock.broker.store.zookeeper import ZooKeeperStore
+from penstock.ports import hold_ports
 from support.class_archive import archived
 from support.harness import output
-from support.kafka_jars import HEAP, free_ports, kafka_classpath
+from support.kafka_jars import HEAP, kafka_classpath
 from support.patience import until
 
 SESSION_MS = 6000
@@ -71,7 +72,7 @@ def connected(servers: str, client_id: tuple[int, bytes] | None = None) -> Itera
 @contextlib.contextmanager
 def ensemble(folder: Path) -> Iterator[list[ZooKeeper]]:
     """Three servers that have elected a leader."""
-    ports = free_ports(9)
+    ports = hold_ports(9)
     lines = "".join(f"server.{n}=127.0.0.1:{ports[3 * n - 3]}:{ports[3 * n - 2]}\n" for n in (1, 2, 3))
     servers = [ZooKeeper(folder / str(n), port=ports[3 * n - 1], number=n, ensemble=lines) for n in (1, 2, 3)]
     try:

@@ -121,7 +121,7 @@ def _sync_time_is_up(group: Group, now: Now, out: Out) -> None:
     group.sync_deadline_ms = NEVER
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
         return
-    for member_id in list(group.pending_sync):
+    for member_id in sorted(group.pending_sync):
         remove(group, member_id)
     prepare_rebalance(group, now, out)
 

@@ -75,7 +75,7 @@ def on_delete(group: ConsumerGroup, event: Delete, now: Now, out: Out) -> None:
     def then(error: int, at: Now, out: Out) -> None:
         out.append(Reply(event.token, append_error(error)))
 
-    _end(group, tuple(group.offsets.partitions()), then, out)
+    _end(group, tuple(sorted(group.offsets.partitions())), then, out)
 
 
 def _end(group: ConsumerGroup, gone: tuple[TopicPartition, ...], then: Then, out: Out) -> None:

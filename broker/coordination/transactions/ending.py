@@ -147,6 +147,7 @@ def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> Non
         producer_epoch=0 if rotated else facts.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),
+        topic_ids=frozenset(),
         updated_ms=now.wall_ms,
     )
     if transaction.fenced_above != NO_PRODUCER_EPOCH:

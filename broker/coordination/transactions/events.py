@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.broker.coordination.machines import Append, Reply, TopicPartition
 from penstock.broker.coordination.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Facts
+from penstock.broker.transactionmessages import TopicIds
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class ProducerResult:
 @dataclass(slots=True)
 class AddPartitions:
     """AddPartitionsToTxn and AddOffsetsToTxn; with client_version 2 a Produce or TxnOffsetCommit that adds by itself
-    (KIP-890). Answered by an error code.
+    (KIP-890). topic_ids: in a cluster, of the topics that these are partitions of. Answered by an error code.
     """
 
     token: object
@@ -43,6 +44,7 @@ class AddPartitions:
     producer_epoch: int
     partitions: Sequence[TopicPartition]
     client_version: int = 0
+    topic_ids: TopicIds = frozenset()
 
 
 @dataclass(slots=True)
@@ -97,7 +99,8 @@ class PowerCut:
 class WriteMarkers:
     """Action: append a commit or abort marker to each partition, then feed MarkersWritten.
 
-    A partition that no longer exists counts as written. Writing a marker twice does no harm.
+    A partition that no longer exists counts as written. Writing a marker twice does no harm. topic_ids: the topics that have to
+    get it, by the names that have any there.
     """
 
     producer_id: int
@@ -105,6 +108,7 @@ class WriteMarkers:
     commit: bool
     partitions: frozenset[TopicPartition]
     version: int = 0  # 2: the epoch is above that of the transaction's records (KIP-890).
+    topic_ids: TopicIds = frozenset()
 
 
 @dataclass(slots=True)

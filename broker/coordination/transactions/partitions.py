@@ -20,13 +20,14 @@ def on_add_partitions(transaction: Transaction, event: AddPartitions, now: Now, 
     facts = transaction.facts
     assert facts is not None
     ongoing = facts.state is TransactionState.ONGOING
-    if ongoing and facts.partitions.issuperset(event.partitions):
+    if ongoing and facts.partitions.issuperset(event.partitions) and facts.topic_ids >= event.topic_ids:
         out.append(Reply(event.token, ErrorCode.NONE))
         return
     added = replace(
         facts,
         state=TransactionState.ONGOING,
         partitions=facts.partitions.union(event.partitions) if ongoing else frozenset(event.partitions),
+        topic_ids=facts.topic_ids | event.topic_ids if ongoing else event.topic_ids,
         started_ms=facts.started_ms if ongoing else now.wall_ms,
         updated_ms=now.wall_ms,
         client_version=event.client_version,
@@ -34,8 +35,11 @@ def on_add_partitions(transaction: Transaction, event: AddPartitions, now: Now, 
     change(transaction, AfterChange(added, event.token, ErrorCode.NONE), out)
 
 
-def verify(transaction: Transaction, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
-    """Whether the partition is in this producer's ongoing transaction (KIP-890): an error code.
+def verify(
+    transaction: Transaction, producer_id: int, producer_epoch: int, partition: TopicPartition, topic_id: bytes = b""
+) -> int:
+    """Whether the partition is in this producer's ongoing transaction (KIP-890): an error code. topic_id: that of the log. It
+    may be another topic's than the one that the partition was added under, and its markers wouldn't reach this log.
 
     TRANSACTION_ABORTABLE if it is not; those who can't understand that hear INVALID_TXN_STATE.
     """
@@ -46,12 +50,19 @@ def verify(transaction: Transaction, producer_id: int, producer_epoch: int, part
     assert facts is not None
     if facts.state is not TransactionState.ONGOING or partition not in facts.partitions:
         return ErrorCode.TRANSACTION_ABORTABLE
+    is_added = not topic_id or (partition[0], topic_id) in facts.topic_ids
+    if not is_added and any(name == partition[0] for name, _ in facts.topic_ids):
+        return ErrorCode.TRANSACTION_ABORTABLE
     return ErrorCode.NONE
 
 
 def on_topic_deleted(transaction: Transaction, event: TopicDeleted, now: Now, out: Out) -> None:
-    """In memory only: a partition that does not exist counts as marked anyway."""
+    """In memory only: a partition that does not exist counts as marked anyway. Where ids say which topics the transaction wrote
+    to, the one that was deleted may be another one, and this one is asked about when its markers are sent.
+    """
     facts = transaction.facts
-    if facts is not None and any(topic == event.topic for topic, _ in facts.partitions):
+    if facts is None or any(name == event.topic for name, _ in facts.topic_ids):
+        return
+    if any(topic == event.topic for topic, _ in facts.partitions):
         left = frozenset(partition for partition in facts.partitions if partition[0] != event.topic)
         transaction.facts = replace(facts, partitions=left)

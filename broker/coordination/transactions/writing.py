@@ -81,8 +81,9 @@ def write_markers(transaction: Transaction, facts: Facts, out: Out) -> None:
     """Have the markers of a decided transaction written; nothing else goes on until MarkersWritten."""
     transaction.markers_in_flight = True
     commit = facts.state is TransactionState.PREPARE_COMMIT
-    markers = WriteMarkers(facts.producer_id, facts.producer_epoch, commit, facts.partitions, facts.client_version)
-    out.append(markers)
+    out.append(
+        WriteMarkers(facts.producer_id, facts.producer_epoch, commit, facts.partitions, facts.client_version, facts.topic_ids)
+    )
 
 
 def answer_end(transaction: Transaction, out: Out) -> None:

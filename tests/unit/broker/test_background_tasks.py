@@ -31,6 +31,7 @@ from penstock.broker.upkeep.logcleaner import LogCleaner
 from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.pyx.log.logtable import FolderState
+from support.patience import LIMIT_S
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -230,11 +231,10 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
         pending: Any = SimpleNamespace(look=lambda: None)
         disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), pending, lambda: None)  # type: ignore[arg-type]
         await disks.start()
-        for _ in range(200):
-            os.eventfd_write(news_fd, 1)
-            await asyncio.sleep(0.02)
-            if has_space.is_set():
-                break
+        async with asyncio.timeout(LIMIT_S):
+            while not has_space.is_set():
+                os.eventfd_write(news_fd, 1)
+                await asyncio.sleep(0.02)
         await disks.stop()
         os.close(news_fd)
         assert has_space.is_set()

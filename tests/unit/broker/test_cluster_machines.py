@@ -88,14 +88,14 @@ def test_the_last_seat_stays_and_no_ordinary_election_takes_it() -> None:
 
 def test_the_order_of_exits_keeps_the_best_seat() -> None:
     """One of two members lost its tail, the other one died: the one that died keeps the seat."""
-    image = planning.Image(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, (1, 2), min_isr=1), {1: 10, 2: 11, 3: 12})
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, (1, 2), min_isr=1), {1: 10, 2: 11, 3: 12})
     state = planning.plan(image, {1: Registration(1, 20, "a", clean=False)})
     assert (state.isr, state.leader) == ((2,), NO_LEADER)
 
 
 def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
     state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
-    image = planning.Image(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={2: (11, (4, 5)), 3: (12, (4, 7))})
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={2: (11, (4, 5)), 3: (12, (4, 7))})
     live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
     assert planning.plan(image, live) == state
     image.may_lose = True
@@ -107,14 +107,14 @@ def test_config_allows_an_unclean_election_by_the_best_live_log() -> None:
 
 def test_a_lost_log_counts_as_none_where_config_allows_an_unclean_election() -> None:
     state = LeaderAndIsr(NO_LEADER, 4, (2,), unclean=(2,), min_isr=1)
-    image = planning.Image(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={3: (12, (4, 7))}, without_log={2: 11})
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, state, {2: 11, 3: 12}, log_ends={3: (12, (4, 7))}, without_log={2: 11})
     live = {one: Registration(one, 9 + one, "i", clean=True) for one in (2, 3)}
     assert planning.plan(image, live) == state
     image.may_lose = True
     assert planning.plan(image, live).leader == 3
-    alone = planning.Image(TOPIC_ID, (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
+    alone = planning.PartitionImage(TOPIC_ID, (2,), state, {2: 11}, without_log={2: 11}, may_lose=True)
     assert planning.plan(alone, live) == state
-    alone.is_given_up = True
+    alone.wants_unclean = True
     empty = planning.plan(alone, live)
     assert (empty.leader, empty.isr, empty.elr, empty.unclean) == (NO_LEADER, (), (), ())
     alone.state, alone.without_log, alone.log_ends = empty, {}, {2: (11, (-1, 0))}
@@ -126,7 +126,7 @@ def test_patience_ends_once() -> None:
     machine = Controller(3, epoch=7, epoch_version=6)
     state = LeaderAndIsr(NO_LEADER, 4, (1,), min_isr=1)
     ends = {2: (12, (4, 5)), 3: (13, (4, 7))}
-    image = planning.Image(TOPIC_ID, REPLICAS, state, log_ends=ends, patience_ms=1_000)
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, state, log_ends=ends, patience_ms=1_000)
     brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in (2, 3)}
     noted = {one: Incarnation("i", noted=10 + one, version=2) for one in (2, 3)}
     assert not writes(controller.on_image(machine, {("t", 0): image}, brokers, noted, 5_000))
@@ -139,7 +139,8 @@ def test_preferred_leaders_in_sync_lead_again_where_a_broker_lacks_too_many() ->
     states = [LeaderAndIsr(2, 4, (1, 2)), LeaderAndIsr(2, 4, (2,)), LeaderAndIsr(1, 4, (1, 2)), LeaderAndIsr(2, 4, (1, 2))]
     orders = ((1, 2), (1, 2), (1, 2), (2, 1))
     partitions = {
-        ("t", at): planning.Image(TOPIC_ID, order, state) for at, (order, state) in enumerate(zip(orders, states, strict=True))
+        ("t", at): planning.PartitionImage(TOPIC_ID, order, state)
+        for at, (order, state) in enumerate(zip(orders, states, strict=True))
     }
     assert balance.find_unbalanced(partitions, {1, 2}, 60) == [("t", 0)]
     assert balance.find_unbalanced(partitions, {1, 2}, 67) == []
@@ -204,7 +205,7 @@ def cluster(partitions: int, live: tuple[int, ...] = REPLICAS) -> tuple[Controll
     """A new controller of some partitions whose leader is 1, and what it does first. All registrations are dealt with."""
     machine = Controller(3, epoch=7, epoch_version=6)
     images = {
-        ("t", number): planning.Image(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, REPLICAS, min_isr=2))
+        ("t", number): planning.PartitionImage(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, REPLICAS, min_isr=2))
         for number in range(partitions)
     }
     brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in live}
@@ -323,7 +324,9 @@ def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
 def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    actions = controller.on_partitions(machine, {new: planning.Image(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1)
+    actions = controller.on_partitions(
+        machine, {new: planning.PartitionImage(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1
+    )
     (write,) = writes(actions)
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
     created = write.operations[2]
@@ -346,9 +349,9 @@ def created_anew(outcome: Outcome, refused: str = "") -> tuple[Controller, contr
     ends so. The machine, what it does then, and that write."""
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    (write,) = writes(controller.on_partitions(machine, {new: planning.Image(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    (write,) = writes(controller.on_partitions(machine, {new: planning.PartitionImage(b"1" * 16, (2,), NOT_CREATED)}, 1))
     controller.on_deleted(machine, [new], 2)
-    assert not writes(controller.on_partitions(machine, {new: planning.Image(b"2" * 16, (3,), NOT_CREATED)}, 3))
+    assert not writes(controller.on_partitions(machine, {new: planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 3))
     return machine, controller.on_written(machine, write.id, outcome, 4, refused), write
 
 
@@ -367,7 +370,8 @@ def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> 
     assert (replaced, state.topic_id, state.leader, state.isr, state.leader_epoch) == (0, b"2" * 16, 3, (3,), 0)
     (write,) = writes(actions)
     told = controller.on_written(machine, write.id, Outcome.DONE, 5)
-    assert roles_for(told, 3).roles[0].state.partition_epoch == 1
+    first_state = roles_for(told, 3).roles[0].state
+    assert first_state.partition_epoch == 1 and first_state.is_new
 
     machine, actions, first = created_anew(Outcome.UNKNOWN)
     assert actions == [ReadState(("new", 0))]
@@ -379,6 +383,35 @@ def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> 
     assert (replaced, state.topic_id, state.isr) == (0, b"2" * 16, (3,))
 
 
+def test_a_state_is_new_until_a_broker_has_said_that_it_leads() -> None:
+    """The leader is dead, and its session isn't over yet: it is gone in the second version. A follower has taken its role."""
+    machine, _ = cluster(0, live=(2, 3))
+    new: Partition = ("new", 0)
+    (write,) = writes(controller.on_partitions(machine, {new: planning.PartitionImage(TOPIC_ID, (2, 3), NOT_CREATED)}, 1))
+    told = controller.on_written(machine, write.id, Outcome.DONE, 2)
+    controller.on_unanswered(machine, roles_for(told, 2), 3)
+    follows = LeaderAndIsrAnswer(3, 13, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
+    controller.on_answer(machine, roles_for(told, 3), follows, 3)
+    (write,) = writes(controller.on_brokers(machine, {}, {}, 4))
+    assert stored_by(write, 1).is_new and stored_by(write, 1).leader == NO_LEADER
+    controller.on_written(machine, write.id, Outcome.DONE, 5)
+    again = {3: Registration(3, 50, "again", clean=True)}
+    (write, *_) = writes(controller.on_brokers(machine, again, {3: Incarnation("again", noted=50)}, 500))
+    assert stored_by(write, 2).is_new and stored_by(write, 2).leader == 3
+    request = roles_for(controller.on_written(machine, write.id, Outcome.DONE, 501), 3)
+    assert request.roles[0].state.is_new
+    leads = LeaderAndIsrAnswer(3, 50, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
+    controller.on_answer(machine, request, leads, 502)
+    (write,) = writes(controller.on_brokers(machine, {}, {}, 503))
+    assert not stored_by(write, 3).is_new
+
+
+def stored_by(write: WriteStates, version: int) -> LeaderAndIsr:
+    """The one state that a multi writes, as the store has it then under that version."""
+    (state,) = (one for one in write.operations if isinstance(one, (Set, Create)) and one.path.endswith("/state"))
+    return read_state(state.path, state.data, version)
+
+
 def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
     machine, actions, _ = created_anew(Outcome.REFUSED, paths.topic("new"))
     replaced, state = last_write(actions)
@@ -386,10 +419,13 @@ def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
     assert not machine.deleting
 
     machine, _ = cluster(0, live=(2, 3))
-    (write,) = writes(controller.on_partitions(machine, {("new", 0): planning.Image(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    (write,) = writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"1" * 16, (2,), NOT_CREATED)}, 1))
     controller.on_deleted(machine, [("new", 0)], 2)
     controller.on_written(machine, write.id, Outcome.REFUSED, 3, paths.topic("new"))
-    assert len(writes(controller.on_partitions(machine, {("new", 0): planning.Image(b"2" * 16, (3,), NOT_CREATED)}, 4))) == 1
+    assert (
+        len(writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 4)))
+        == 1
+    )
 
 
 def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
@@ -412,7 +448,7 @@ def test_a_wish_that_comes_while_a_write_is_out_is_carried_out_after_it() -> Non
 
 def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     machine, _ = cluster(0, live=())
-    assert controller.on_partitions(machine, {("new", 0): planning.Image(TOPIC_ID, (1, 2), NOT_CREATED)}, 1) == []
+    assert controller.on_partitions(machine, {("new", 0): planning.PartitionImage(TOPIC_ID, (1, 2), NOT_CREATED)}, 1) == []
     one = {2: Registration(2, 12, "i", clean=True)}
     (write,) = writes(controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2))
     assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
@@ -431,21 +467,21 @@ def lead(topic_id: bytes, isr: tuple[int, ...]) -> tuple[Replica, leader.Leader]
 
 def test_an_answer_does_not_count_for_the_topic_made_again_under_the_name() -> None:
     _, former = lead(b"1" * 16, (1, 2, 3))
-    ask = leader.send(former, (1, 2), {}, 0)
+    ask = leader.make_proposal(former, (1, 2), {}, 0)
     again, led = lead(b"2" * 16, (1, 2, 3))
     written = AlterPartitionAnswer(ask, ErrorCode.NONE, replace(former.state, isr=(1, 2), partition_epoch=1))
     assert on_altered(again, written, 0) is None
     assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2, 3), 0, {1, 2, 3})
-    assert on_altered(again, replace(written, ask=leader.send(led, (1, 2), {}, 0)), 0) is None
+    assert on_altered(again, replace(written, ask=leader.make_proposal(led, (1, 2), {}, 0)), 0) is None
     assert (led.state.isr, led.state.partition_epoch, leader.all_in_sync(led)) == ((1, 2), 1, {1, 2})
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_ID])
 def test_no_refusal_of_another_topics_proposal_frees_an_entrant(error: ErrorCode) -> None:
     _, former = lead(b"1" * 16, (1, 2))
-    refused = leader.send(former, (1, 2, 3), {3: 13}, 0)
+    refused = leader.make_proposal(former, (1, 2, 3), {3: 13}, 0)
     again, led = lead(b"2" * 16, (1, 2))
-    ask = leader.send(led, (1, 2, 3), {3: 13}, 0)
+    ask = leader.make_proposal(led, (1, 2, 3), {3: 13}, 0)
     assert leader.count(led, 0)
     assert on_altered(again, AlterPartitionAnswer(refused, error), 0) is None
     assert leader.all_in_sync(led) == {1, 2, 3}
@@ -455,7 +491,7 @@ def test_no_refusal_of_another_topics_proposal_frees_an_entrant(error: ErrorCode
 def test_the_controller_refuses_a_proposal_of_a_topic_that_had_the_name_before() -> None:
     machine = Controller(3, epoch=7, epoch_version=6)
     state = LeaderAndIsr(1, 0, REPLICAS, partition_epoch=0)
-    image = planning.Image(b"2" * 16, REPLICAS, state)
+    image = planning.PartitionImage(b"2" * 16, REPLICAS, state)
     brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
     noted = {one: Incarnation("i", noted=10 + one, version=2) for one in REPLICAS}
     controller.on_image(machine, {("t", 0): image}, brokers, noted, 0)

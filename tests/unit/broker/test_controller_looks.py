@@ -20,12 +20,15 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member
+from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.configs.confignodes import config_json
-from penstock.broker.replication import registration
-from penstock.broker.replication.controllership import Controllership, Elections, Others, Term
+from penstock.broker.replication import brokerid
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.reading import read_one_state
+from penstock.broker.replication.sender import ControllerSender
 from penstock.broker.replication.session import SessionStore
+from penstock.broker.replication.term import Term
 from penstock.broker.store.base import (
     MULTI_OPERATIONS,
     Create,
@@ -154,7 +157,7 @@ async def live(store: Store) -> None:
     protocols = {"PLAINTEXT": "PLAINTEXT"}
     address = {"host": "h", "port": 1, "endpoints": ["PLAINTEXT://h:1"], "listener_security_protocol_map": protocols}
     home = {"folders": [{"id": "1"}], "machine": "m", "boot": "b"}
-    await registration.register(store, Member(1, "run", clean=True), address, home)
+    await brokerid.register(store, OwnRegistration(1, "run", clean=True), address, home)
 
 
 @contextlib.asynccontextmanager
@@ -163,13 +166,13 @@ async def controller(store: Store, others: Brokers | None = None) -> AsyncIterat
     made = Controllership(
         1,
         store,
-        cast(Others, others or Brokers()),
+        cast(ControllerSender, others or Brokers()),
         CONFIG,
         now_ms=lambda: 1,
         monotonic_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         newer_epoch=lambda: 0,
         lease_is_over=lambda: False,
-        elections=Elections(),
+        elections=ElectionCount(),
     )
     running = asyncio.create_task(made.run())
     try:
@@ -302,7 +305,7 @@ def test_a_topic_of_many_partitions_is_deleted_by_the_controller_that_began(tmp_
             assert await other.children(paths.TOPICS) == await other.children(paths.TOPIC_CONFIGS) == []
             await create(other, "t")
             await led(term, "t", 1)
-            assert not term._is_over
+            assert not term._events.is_over
 
     play_with(tmp_path, scene)
 
@@ -399,7 +402,7 @@ def test_a_topic_that_cannot_be_deleted_holds_up_nothing_else(tmp_path: Path, ca
             await gone(other, paths.deleted_topic("t"))
             await create(other, "later")
             await led(term, "later", 1)
-            assert not term._is_over
+            assert not term._events.is_over
             assert await other.children(paths.DELETE_TOPICS) == ["stuck"]
         assert "topic=stuck can't be deleted" in caplog.text
 
@@ -418,7 +421,7 @@ def test_a_config_that_is_altered_twice_within_one_write_ends_as_it_was(tmp_path
             await store.states.reached()
             await other.set(path, config_json({"min.insync.replicas": "1"}))
             term.configs_changed()
-            while term._topics["t"].min_isr != 1:  # noqa: ASYNC110 - nothing tells it but asking
+            while term._topics.by_name["t"].min_isr != 1:  # noqa: ASYNC110 - nothing tells it but asking
                 await asyncio.sleep(0.01)
             await carried_out(term)
             store.states.open()

@@ -207,7 +207,7 @@ def test_an_open_transactions_offsets_are_pending_after_a_restart(play: Play) ->
     play(steps)
 
 
-class OtherBrokers:
+class BrokerSender:
     """The others of a cluster: markers come to them after a while, and not at the first time."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class OtherBrokers:
 
 def test_a_cluster_answers_the_end_of_a_transaction_before_markers_that_are_late(play: Play) -> None:
     async def steps(world: World) -> None:
-        others = world.context.cluster = OtherBrokers()
+        others = world.context.cluster = BrokerSender()
         world.topics.make("data", 2)
         for state in world.topics.made["data"].partitions:
             state.leader = 2
@@ -333,9 +333,9 @@ def test_a_transaction_over_many_partitions_takes_turns_with_others(play: Play, 
 
 def test_a_silent_member_is_noticed_by_the_loops_timer(play: Play) -> None:
     async def steps(world: World) -> None:
+        await world.groups.commit("g", commit(1))  # by none of its members: the group stays when they are gone
         await world.groups.ask("g", join(session_ms=30))
         await world.groups.ask("g", Sync(None, "m", None, 1, None, None, {}))
-        await world.groups.commit("g", Commit(None, "m", None, 1, {("t", 0): Committed(1, -1, "", -1)}))
         machine = world.groups.find("g")
         assert isinstance(machine, Group)
         deadline = time.monotonic() + 120

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.broker.logs import opening
+from penstock.ports import hold_ports
 from support.asking import complaint, create, produce, refused
 from support.harness import BrokerProcess
 from support.patience import until
@@ -21,13 +22,6 @@ from support.scraping import get, get_json, scrape_at
 HTTP = {"penstock.http.listen": "127.0.0.1:0"}
 LIVE, READY = "/health/live", "/health/ready"
 WAIT_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def answers(address: str) -> bool:
@@ -47,8 +41,7 @@ def test_a_broker_that_serves_is_live_and_ready(make_broker: Callable[..., Broke
 
 def test_a_broker_that_recovers_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From before its logs are opened on: those who wait for it see that it moves."""
-    port = free_port()
-    address = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{hold_ports(1)[0]}"
     properties = {"penstock.http.listen": address, "num.recovery.threads.per.data.dir": 4}
     with Broker(tmp_path, properties=properties) as broker:
         create(broker, "slow", partitions=3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.logs.logdirs import LogDirs, topic_id_in
 from penstock.broker.replication.replicas import Replicas
+from penstock.broker.store.base import StoreError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logmanager import LogManager
 from support.dataplane import batch
@@ -53,6 +55,11 @@ class NoFetchers:
 async def no_configs(name: str, topic_id: bytes | None) -> dict[str, str]:
     """A topic has none of its own."""
     return {}
+
+
+async def later(name: str) -> bytes | None:
+    """The store has the later topic."""
+    return LATER
 
 
 async def no_controller(ask: AlterPartition) -> AlterPartitionAnswer:
@@ -89,6 +96,7 @@ def replicas(
     alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]] = no_controller,
     configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]] = no_configs,
     lag_ms: int = 10_000,
+    stored_id: Callable[[str], Awaitable[bytes | None]] = later,
 ) -> Iterator[tuple[Replicas, LogManager]]:
     """The replicas of a broker with one log folder, and their logs."""
     dirs, logs = LogDirs.open([path], 1), LogManager()
@@ -96,7 +104,7 @@ def replicas(
     with ThreadPoolExecutor(1) as executor:
         held = Replicas(
             1, BrokerConfig(SCHEMA.parse({"replica.lag.time.max.ms": str(lag_ms)}), ()), dirs, logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=configs, alter=alter, lease_is_over=lambda: False,
+            coordinators=SimpleNamespace(), configs=configs, stored_id=stored_id, alter=alter, lease_is_over=lambda: False,
             isolate=lambda partitions: None, monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )  # fmt: skip
         try:
@@ -241,7 +249,7 @@ def test_an_answer_that_its_topic_has_not_outlived_says_nothing_of_the_next_one(
             answer.set_result(written(ask))
             while not logs.replica_state(*PARTITION).high_watermark:  # noqa: ASYNC110 - nothing tells it but asking
                 await asyncio.sleep(0.01)
-            assert held.isr_shrinks == 1
+            assert held.proposals.isr_shrinks == 1
         finally:
             await held.stop()
 
@@ -250,3 +258,63 @@ def test_an_answer_that_its_topic_has_not_outlived_says_nothing_of_the_next_one(
 
     with replicas(tmp_path, alter, lag_ms=100) as (held, logs):
         asyncio.run(asyncio.wait_for(play(held, logs), WAIT_S))
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "not open yet"])
+def test_a_role_of_a_topic_that_the_store_has_no_longer_leaves_the_next_ones_log(tmp_path: Path, is_open: bool) -> None:
+    """The broker has never heard of the former topic, so it can't know by itself that it was deleted."""
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        if is_open:
+            await held.take(role(LATER), present)
+            logs.append_client(*PARTITION, batch([b"new"]))
+        late = await held.take(role(FORMER), present)
+        assert late.answers[PARTITION].error == ErrorCode.UNKNOWN_TOPIC_ID
+        await held.take(role(LATER), present)
+        assert (logs.topic_id(*PARTITION), logs.offsets(*PARTITION).log_end) == (LATER, 1 if is_open else 5)
+
+    if not is_open:
+        write_log(tmp_path, LATER)
+    with replicas(tmp_path) as (held, logs):
+        asyncio.run(play(held, logs))
+    assert not list(tmp_path.glob("*-stray"))
+
+
+def test_where_the_store_cannot_be_asked_no_log_is_set_aside(tmp_path: Path) -> None:
+    answers: list[bytes | None] = [None, LATER]
+
+    async def stored_id(name: str) -> bytes | None:
+        found = answers.pop(0)
+        if found is None:
+            raise StoreError(name, "no connection")
+        return found
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        await held.take(role(FORMER), present)
+        unknown = await held.take(role(LATER), present)
+        assert unknown.answers[PARTITION].error == ErrorCode.UNKNOWN_TOPIC_ID  # The controller tells it again.
+        assert logs.topic_id(*PARTITION) == FORMER
+        assert (await held.take(role(LATER), present)).answers[PARTITION].error == ErrorCode.NONE
+        assert logs.topic_id(*PARTITION) == LATER
+
+    with replicas(tmp_path, stored_id=stored_id) as (held, logs):
+        asyncio.run(play(held, logs))
+
+
+def test_a_new_state_makes_a_log_again_only_where_nothing_is_known_of_its_records(tmp_path: Path) -> None:
+    """The controller has heard of no log yet, so it says that the state is a new one, whatever its version."""
+
+    def new(topic_id: bytes) -> LeaderAndIsrRequest:
+        request = role(topic_id)
+        (told,) = request.roles
+        return replace(request, roles=(replace(told, state=replace(told.state, partition_epoch=3, new_at=3)),))
+
+    async def play(held: Replicas, logs: LogManager) -> None:
+        for topic_id, error in ((FORMER, ErrorCode.KAFKA_STORAGE_ERROR), (LATER, ErrorCode.NONE)):
+            assert (await held.take(new(topic_id), present)).answers[PARTITION].error == error
+        assert (logs.topic_id(*PARTITION), logs.offsets(*PARTITION).log_end) == (LATER, 0)
+
+    write_log(tmp_path, FORMER)
+    shutil.rmtree(tmp_path / "t-0")
+    with replicas(tmp_path) as (held, logs):
+        asyncio.run(play(held, logs))

@@ -15,9 +15,9 @@ from penstock.broker.context import Call
 from penstock.broker.coordination.delivery import Delivery
 from penstock.broker.coordination.markers import Markers
 from penstock.broker.replication.commits import Commits
-from penstock.broker.replication.transactions import read_marker_answers, write_markers
+from penstock.broker.replication.transactionwire import read_marker_answers, write_markers
 from penstock.broker.topic import GROUP_OFFSETS
-from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite
+from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite, TopicIds
 from penstock.errors import ErrorCode as E
 from penstock.pyx.log.replicatable import Replica
 from penstock.pyx.record.rawbatch import marker as marker_batch
@@ -30,6 +30,7 @@ from support.logs import LOGS, NOW_MS
 Partition = tuple[str, int]
 EPOCH = 5
 COMMIT = Marker(1, 0, True, 3)
+FORMER, LATER = bytes([1] * 16), bytes([2] * 16)
 
 
 def lead(name: str, epoch: int = EPOCH, version: int = 1) -> None:
@@ -199,6 +200,7 @@ class Cluster:
     def __init__(self, answers: list[Mapping[Partition, MarkerAnswer] | None], gone: set[Partition] = frozenset()) -> None:  # type: ignore[assignment]
         self.answers = answers
         self.gone = gone
+        self.gone_ids: set[bytes] = set()
         self.sent: list[tuple[int, MarkerWrite]] = []
         self.pictures: list[Callable[[], None]] = []
 
@@ -209,25 +211,32 @@ class Cluster:
             raise ConnectionError("it is away")
         return answer
 
-    async def is_gone(self, partition: Partition) -> bool:
-        return partition in self.gone
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
+        return partition in self.gone or topic_id in self.gone_ids
 
     async def next_picture(self, timeout_s: float) -> None:
         if self.pictures:
             self.pictures.pop(0)()
 
 
-def topic(*leads: tuple[int, int]) -> Any:
+def topic(*leads: tuple[int, int], topic_id: bytes = FORMER) -> Any:
     """A topic as the picture of the cluster has it: leader and leader epoch of each partition."""
-    return SimpleNamespace(partitions=[SimpleNamespace(leader=leader, leader_epoch=epoch) for leader, epoch in leads])
+    states = [SimpleNamespace(leader=leader, leader_epoch=epoch) for leader, epoch in leads]
+    return SimpleNamespace(partitions=states, topic_id=topic_id)
 
 
-def deliver(leader: Leader, cluster: Cluster, *partitions: Partition, wanted: Callable[[], bool] = lambda: True) -> bool:
+def deliver(
+    leader: Leader,
+    cluster: Cluster,
+    *partitions: Partition,
+    wanted: Callable[[], bool] = lambda: True,
+    topic_ids: TopicIds = frozenset(),
+) -> bool:
     delivery = Delivery(cast(Any, leader.parts), leader.markers)
     found: list[bool] = []
 
     async def steps() -> None:
-        found.append(await delivery.deliver(cast(Any, cluster), COMMIT, partitions, wanted))
+        found.append(await delivery.deliver(cast(Any, cluster), COMMIT, partitions, wanted, topic_ids))
 
     leader.run(steps)
     return found[0]
@@ -294,11 +303,44 @@ def test_own_partitions_are_marked_without_a_request(name: str) -> None:
     assert not is_open(name) and cluster.sent == []
 
 
+def test_a_marker_of_a_topic_that_is_gone_goes_to_no_later_one() -> None:
+    leader, cluster = Leader(), Cluster([])
+    leader.parts.topics["t"] = topic((2, 7), topic_id=LATER)
+    cluster.pictures.append(lambda: cluster.gone_ids.add(FORMER))
+    assert deliver(leader, cluster, ("t", 0), topic_ids=frozenset({("t", FORMER)}))
+    assert cluster.sent == [] and not cluster.pictures, "until then the picture may be the one that is old"
+
+
+def test_a_leader_that_holds_another_topic_says_nothing_of_this_one() -> None:
+    """It may not have heard yet that its topic was made again: the store decides."""
+    leader, other = Leader(), {("t", 0): MarkerAnswer(E.UNKNOWN_TOPIC_ID)}
+    leader.parts.topics["t"] = topic((2, 7), topic_id=LATER)
+    cluster = Cluster([other, other, {("t", 0): MarkerAnswer(E.NONE)}])
+    assert deliver(leader, cluster, ("t", 0), topic_ids=frozenset({("t", LATER)}))
+    assert [(broker, one.topic_ids) for broker, one in cluster.sent] == [(2, {"t": LATER})] * 3
+
+    cluster = Cluster([other, other])
+    cluster.pictures.append(lambda: cluster.gone_ids.add(LATER))
+    assert deliver(leader, cluster, ("t", 0), topic_ids=frozenset({("t", LATER)}))
+
+
+def test_of_two_topics_that_a_transaction_knew_under_a_name_each_gets_its_marker() -> None:
+    """A coordinator whose picture was old has added the former one, a leader the later one."""
+    leader, done = Leader(), {("t", 0): MarkerAnswer(E.NONE)}
+    leader.parts.topics |= {"t": topic((2, 7), topic_id=LATER), "u": topic((2, 7))}
+    cluster = Cluster([done | {("u", 0): MarkerAnswer(E.NONE)}])
+    cluster.gone_ids.add(FORMER)
+    assert deliver(leader, cluster, ("t", 0), ("u", 0), topic_ids=frozenset({("t", FORMER), ("t", LATER)}))
+    assert [(broker, one.topic_ids) for broker, one in cluster.sent] == [(2, {"t": LATER})], "of the other no id is known"
+
+
 # What goes over the wire
 
 
-def asked(number: int, name: str, *, sender: int = 2, epoch: int = EPOCH) -> WriteTxnMarkersRequest:
-    made = write_markers([MarkerWrite(COMMIT, {(name, 0): epoch})], sender, 40, number)
+def asked(
+    number: int, name: str, *, sender: int = 2, epoch: int = EPOCH, topic_ids: Mapping[str, bytes] | None = None
+) -> WriteTxnMarkersRequest:
+    made = write_markers([MarkerWrite(COMMIT, {(name, 0): epoch}, topic_ids or {})], sender, 40, number)
     return WriteTxnMarkersRequest.decode(made.encode(2), 2)
 
 
@@ -325,6 +367,18 @@ def alone(name: str) -> str:
     """A partition with one replica."""
     LOGS.set_leader(name, 0, broker_epoch=1, leader_epoch=EPOCH, partition_epoch=2, replicas=[], enough=1)
     return name
+
+
+def test_a_marker_for_a_former_topic_ends_no_transaction_in_the_next_one(alone: str) -> None:
+    """It comes from another coordinator, in no order with this one's; leader epochs and coordinator epochs begin again."""
+    leader = Leader()
+    begin(alone)
+    assert handled(leader, asked(1, alone, topic_ids={alone: FORMER})).error == E.UNKNOWN_TOPIC_ID
+    assert is_open(alone) and LOGS.offsets(alone, 0).log_end == 1
+    assert handled(leader, asked(2, alone, topic_ids={alone: topic_id(alone)})).error == E.NONE
+    assert not is_open(alone)
+    begin(alone, sequence=1)
+    assert handled(leader, asked(3, alone)).error == E.NONE, "a broker of an earlier version, or a tool"
 
 
 def test_a_request_that_hung_in_a_connection_ends_no_later_transaction(alone: str) -> None:

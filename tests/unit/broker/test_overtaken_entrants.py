@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from unit.broker.test_late_roles import NoFetchers, no_configs
+from unit.broker.test_late_roles import NoFetchers, later, no_configs
 
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import AlterPartition, AlterPartitionAnswer, LeaderAndIsrRequest, PartitionRole
@@ -18,6 +18,7 @@ from penstock.broker.cluster.replica import Replica
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.replication.replicalogs import ReplicaLogs
 from penstock.broker.replication.replicas import Replicas
 from penstock.pyx.log.logmanager import LogManager
 from support.dataplane import batch
@@ -38,14 +39,16 @@ class World:
         self.dirs = LogDirs.open([folder], 1)
         self.dirs.admit({}, {})
         self.asks: list[AlterPartition] = []
+        self.asked = asyncio.Event()
         self.held = Replicas(
             1, BrokerConfig(SCHEMA.parse({}), ()), self.dirs, self.logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=no_configs, alter=self.alter, lease_is_over=lambda: False,
+            coordinators=SimpleNamespace(), configs=no_configs, stored_id=later, alter=self.alter, lease_is_over=lambda: False,
             isolate=lambda partitions: None, monotonic_ms=now_ms,
         )  # fmt: skip
 
     async def alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
         self.asks.append(ask)
+        self.asked.set()
         raise ConnectionError("nobody is asked here")
 
     def fetch(self, replica: int, offset: int) -> None:
@@ -71,10 +74,10 @@ class World:
 
 
 def test_an_entrant_that_the_high_watermark_has_passed_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Replicas._apply
+    real = ReplicaLogs._apply
     overtakes = [True]
 
-    def apply(held: Replicas, changed: Iterable[Replica]) -> list[tuple[str, int]]:
+    def apply(held: ReplicaLogs, changed: Iterable[Replica]) -> list[tuple[str, int]]:
         changed = list(changed)
         if changed and overtakes:  # Between the look and the moment from which the entrant counts.
             overtakes.clear()
@@ -85,16 +88,16 @@ def test_an_entrant_that_the_high_watermark_has_passed_is_not_proposed(tmp_path:
 
     async def play() -> None:
         await world.begin()
-        monkeypatch.setattr(Replicas, "_apply", apply)
-        await world.held._propose([PARTITION])
+        monkeypatch.setattr(ReplicaLogs, "_apply", apply)
+        await world.held.proposals.propose([PARTITION])
         await asyncio.sleep(0)
         assert not overtakes and not world.asks
         world.append()
         world.fetch(2, 3)
         assert world.high_watermark() == 3  # It doesn't count.
         world.fetch(3, 3)
-        await world.held._propose([PARTITION])
-        await asyncio.sleep(0.05)
+        await world.held.proposals.propose([PARTITION])
+        await world.asked.wait()
         assert [ask.isr for ask in world.asks] == [(1, 2, 3)]
         world.append()
         world.fetch(2, 4)

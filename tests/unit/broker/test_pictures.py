@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from penstock.broker import tasks
 from penstock.broker.cluster.controller import Controller, Peer
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LeaderAndIsrRequest, Partition, PartitionRole, UpdateMetadata
-from penstock.broker.cluster.planning import Image
+from penstock.broker.cluster.planning import PartitionImage
 from penstock.broker.cluster.registration import Registration
 from penstock.broker.replication import pictures
 from penstock.broker.replication.pictures import Pictures
@@ -25,11 +26,11 @@ BROKERS = (1, 2)
 class World:
     """Two brokers, and what each was told: the leaders of partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition_epoch: int = 1) -> None:
         self.controller = Controller(1, 5, 0)
         for partition, leader in ((A, 2), (B, 2)):
-            state = LeaderAndIsr(leader, 0, BROKERS, partition_epoch=0)
-            self.controller.partitions[partition] = Image(bytes(16), BROKERS, state)
+            state = LeaderAndIsr(leader, 0, BROKERS, partition_epoch=partition_epoch)
+            self.controller.partitions[partition] = PartitionImage(bytes(16), BROKERS, state)
         self.controller.registrations = {broker: Registration(broker, 1, "", True) for broker in BROKERS}
         self.told: dict[int, list[Partition]] = {broker: [] for broker in BROKERS}
         self.sent: list[UpdateMetadata] = []
@@ -64,7 +65,7 @@ class World:
     def create(self, topic_id: bytes) -> None:
         """Create a topic of the same name."""
         state = LeaderAndIsr(1, 0, BROKERS, partition_epoch=0)
-        self.controller.partitions = {A: Image(topic_id, BROKERS, state)}
+        self.controller.partitions = {A: PartitionImage(topic_id, BROKERS, state)}
         self.pictures.on_states([A])
 
     async def send(self) -> None:
@@ -135,6 +136,32 @@ def test_a_leader_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
         for _ in range(5):
             await asyncio.sleep(0)  # Nobody calls `send`.
         assert world.told == {1: [A], 2: [A]}
+        await world.running.stop()
+
+    play(story())
+
+
+def test_the_first_leader_of_a_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "HOLD_S", 0.0)
+
+    async def story() -> None:
+        world = World(partition_epoch=0)
+        first = world.ask(A)
+        world.controller.peers[2] = Peer(pending={B})
+        world.pictures.on_states([A])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        world.pictures.on_states([B])
+        assert await world.seen() == []
+        world.controller.partitions[A].state = replace(world.controller.partitions[A].state, partition_epoch=1)
+        world.pictures.on_states([A])  # It is no longer new.
+        assert await world.seen() == [A]
+        world.pictures.on_answered(first)
+        world.controller.peers[2].pending.clear()
+        second = world.ask(B)
+        assert await world.seen() == [A]
+        world.pictures.on_answered(second)
+        assert await world.seen() == [A, B]
         await world.running.stop()
 
     play(story())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_group_records_come_back(record: OffsetRecord | GroupRecord) -> None:
         FACTS,
         Facts(7, 6, 9, 3, -1, 60_000, TransactionState.PREPARE_COMMIT, frozenset({("t", 1)}), 5, 4, 2),
         Facts(7, -1, -1, 0, -1, 1, TransactionState.EMPTY, frozenset(), 5, -1, 0),
+        replace(FACTS, topic_ids=frozenset({("t", bytes([1] * 16))})),
+        replace(FACTS, topic_ids=frozenset({("t", bytes([1] * 16)), ("t", bytes([2] * 16))})),
         None,
     ],
 )

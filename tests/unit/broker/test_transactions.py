@@ -524,3 +524,35 @@ def test_state_names_are_kafkas() -> None:
         "Dead",
         "PrepareEpochFence",
     ]
+
+
+FORMER, LATER = bytes([1] * 16), bytes([2] * 16)
+
+
+def test_a_transaction_keeps_the_topics_that_its_partitions_were_added_under() -> None:
+    """A coordinator whose picture is old adds the former topic of a name; the leader of the later one adds that, too."""
+    bench = Bench()
+    assert bench.init() == (E.NONE, 100, 0)
+    name = PART[0]
+    for topic_id in (FORMER, LATER, LATER):
+        assert bench.ask(AddPartitions(None, 100, 0, [PART], 2, frozenset({(name, topic_id)}))) == E.NONE
+    assert len(bench.log) == 3, "the third one was no news"
+    both = frozenset({(name, FORMER), (name, LATER)})
+    bench.feed(TopicDeleted(name))
+    bench.restart()
+    assert (bench.facts.partitions, bench.facts.topic_ids) == (frozenset({PART}), both), (
+        "which of the two was deleted is asked later"
+    )
+    assert bench.end(True) == E.NONE
+    assert bench.markers == [WriteMarkers(100, 0, True, frozenset({PART}), topic_ids=both)]
+    assert bench.facts.topic_ids == frozenset()
+
+
+def test_a_partition_is_verified_for_the_topic_under_which_it_was_added() -> None:
+    bench = Bench()
+    bench.init()
+    bench.ask(AddPartitions(None, 100, 0, [PART], topic_ids=frozenset({(PART[0], FORMER)})))
+    asked = {topic_id: verify(bench.transaction, 100, 0, PART, topic_id) for topic_id in (FORMER, LATER, b"")}
+    assert asked == {FORMER: E.NONE, LATER: E.TRANSACTION_ABORTABLE, b"": E.NONE}
+    bench.ask(AddPartitions(None, 100, 0, [OTHER]))
+    assert verify(bench.transaction, 100, 0, OTHER, LATER) == (E.NONE if OTHER[0] != PART[0] else E.TRANSACTION_ABORTABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from penstock.errors import ErrorCode as E
 from penstock.pyx.net.border import Question, Request, UnverifiedBatch
 
 AWAY = E.COORDINATOR_NOT_AVAILABLE
+TOPIC_ID = b"#" * 16
 
 
 class Asked:
@@ -90,7 +92,8 @@ class Transactions:
     def find(self, name: str) -> object:
         return name
 
-    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition) -> int:
+    def verify(self, name: str, producer_id: int, epoch: int, partition: TopicPartition, topic_id: bytes) -> int:
+        assert topic_id == TOPIC_ID  # of the log that this broker leads
         return E.NONE
 
 
@@ -105,7 +108,10 @@ def test_a_cluster_asks_the_broker_that_leads_the_transactions_partition(
     states = [SimpleNamespace(leader=leader if index == java_hash_partition(name, count) else 9) for index in range(count)]
     topics = {} if leader is None else {TRANSACTION_STATE: SimpleNamespace(partitions=states)}
     others = Others(answer)
-    verifier = Verifier(cast(Parts, SimpleNamespace(cluster=others, topics=topics, node_id=1)), cast(Any, Transactions()))
+    logs = SimpleNamespace(topic_id=lambda topic, partition: TOPIC_ID)
+    parts = SimpleNamespace(cluster=others, topics=topics, node_id=1, log_manager=logs)
+    verifier = Verifier(cast(Parts, parts), cast(Any, Transactions()))
     question = Verification(name, 7, 0, (("t", 0),), adds=False)
     assert asyncio.run(verifier.ask(question)) == [told]
-    assert others.asked == ([(2, question)] if leader == 2 else [])
+    named = replace(question, topic_ids=frozenset({("t", TOPIC_ID)}))
+    assert others.asked == ([(2, named)] if leader == 2 else [])

@@ -221,6 +221,23 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
         assert text.startswith(f"Usage: {command} ") and "--help" in text, command
 
 
+LIGHT = ("broker", "mirror", "etl", "audit", "topics", "groups", "configs", "clients", "cluster", "check", "config", "doctor")
+LOADED = """
+import sys
+sys.modules["numpy"] = sys.modules["rich"] = None
+from penstock.cli import root
+for name in sys.argv[1:]:
+    root.get_command(None, name)
+"""
+
+
+def test_a_command_starts_without_what_few_of_its_calls_need() -> None:
+    """numpy takes 60 ms, rich 30, and a command that is asked for one number 120 without them."""
+    run = [sys.executable, "-c", LOADED, *LIGHT]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_byte_order_mark_is_no_part_of_a_key(config: Path) -> None:
     config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
     _, _, complained = penstock("audit", "--config", str(config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -118,15 +119,18 @@ async def test_connections_that_come_at_once_are_no_more_than_the_bound() -> Non
 
 @on_loop
 async def test_connections_that_are_all_being_answered_are_not_ended_for_a_new_one() -> None:
-    go_on = asyncio.Event()
+    go_on, all_asked = asyncio.Event(), asyncio.Event()
+    asked = itertools.count(1)
 
     async def slow(headers: Mapping[str, str]) -> Answer:
+        if next(asked) == http.CONNECTIONS_MAX:
+            all_asked.set()
         await go_on.wait()
         return Answer(200, http.TEXT, b"at last\n")
 
     async with serving(**{"/slow": slow}) as port:
         talks = [asyncio.create_task(talk(port, b"GET /slow HTTP/1.0\r\n\r\n")) for _ in range(http.CONNECTIONS_MAX)]
-        await asyncio.sleep(0.2)
+        await all_asked.wait()
         with pytest.raises(ConnectionResetError):
             assert await talk(port, b"GET /hello HTTP/1.0\r\n\r\n") == b""
             raise ConnectionResetError
@@ -199,14 +203,17 @@ async def test_a_head_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 @on_loop
 async def test_a_stop_waits_for_no_peer() -> None:
+    asked = asyncio.Event()
+
     async def never(headers: Mapping[str, str]) -> Answer:
+        asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     async with serving(**{"/never": never}) as port:
         silent = await connect(port)
         waiting = asyncio.create_task(talk(port, b"GET /never HTTP/1.0\r\n\r\n"))
-        await asyncio.sleep(0.05)
+        await asked.wait()
     with pytest.raises(ConnectionResetError):
         assert await waiting == b""
         raise ConnectionResetError

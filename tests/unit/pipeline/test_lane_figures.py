@@ -118,7 +118,7 @@ class Crowd:
     def placed(self, source: str, tp: TopicPartition) -> Placed:
         resolved = SimpleNamespace(is_set=lambda: True)
         lane: Any = SimpleNamespace(tp=tp, worker=self.worker, resolved=resolved)
-        lanes: Any = SimpleNamespace(watch=self)
+        lanes: Any = SimpleNamespace(view=self)
         return Placed(source, lanes, lane)
 
 

@@ -20,7 +20,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.metadata import Cluster, TopicInfo
 from penstock.pipeline.clients.transaction import Fenced
-from penstock.pipeline.stages import heldback, lanewatch, memory
+from penstock.pipeline.stages import heldback, laneview, memory
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.stages.lane import LANE_PIECES, Lane, Pace
 from penstock.pipeline.stages.lanecounts import LaneCounts
@@ -28,6 +28,7 @@ from penstock.pipeline.stages.lanes import Lanes
 from penstock.pipeline.stages.state import State
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
+from support.onloop import run_leaping
 
 LIMIT_S = 120.0
 FENCED = Fenced(ErrorCode.PRODUCER_FENCED, "somebody")
@@ -194,7 +195,7 @@ class Stage:
 def test_what_needs_an_operator_stops_one_lane_whose_position_is_kept() -> None:
     bad, good = Worker({("turn", 2): OperatorNeeded("look")}), Worker()
     stage = Stage(bad, good)
-    asyncio.run(stage.run(lambda: bad.calls.count("refresh") >= 2 and good.ended > 20))
+    run_leaping(stage.run(lambda: bad.calls.count("refresh") >= 2 and good.ended > 20))
     assert stage.lanes.stopped() == {"t-0": "look"}
     assert bad.calls.count("turn") == 2
     assert bad.calls[bad.calls.index("refresh") - 1] == "take" and bad.told == ("look", "")
@@ -209,7 +210,7 @@ def test_a_lane_that_stops_after_a_decision_stands_still() -> None:
     bad = Worker({("take", 1): heard} | {("start", n): OperatorNeeded("look") for n in range(1, 1000)})
     good = Worker()
     stage = Stage(bad, good, refresh_ms=60_000)
-    asyncio.run(stage.run(lambda: good.ended > 300))
+    run_leaping(stage.run(lambda: good.ended > 300))
     assert stage.lanes.stopped() == {"t-0": "look"}
     assert bad.calls.count("refresh") == 1 and bad.calls.count("take") <= 4
 
@@ -217,7 +218,7 @@ def test_a_lane_that_stops_after_a_decision_stands_still() -> None:
 def test_an_identity_that_needs_an_operator_stops_one_lane() -> None:
     bad, good = Worker({("take", 1): OperatorNeeded("look")}), Worker()
     stage = Stage(bad, good)
-    asyncio.run(stage.run(lambda: good.ended > 3))
+    run_leaping(stage.run(lambda: good.ended > 3))
     assert stage.lanes.stopped() == {"t-0": "look"} and "start" not in bad.calls
 
 
@@ -225,7 +226,7 @@ def test_an_identity_that_needs_an_operator_stops_one_lane() -> None:
 def test_after_a_failure_the_identity_is_taken_again(error: Exception) -> None:
     worker = Worker({("turn", 2): error})
     stage = Stage(worker)
-    asyncio.run(stage.run(lambda: worker.ended >= 3))
+    run_leaping(stage.run(lambda: worker.ended >= 3))
     calls = [call for call in worker.calls if call not in ("check", "refresh")]  # a slow machine lets positions wait
     assert calls[:7] == ["take", "start", "turn", "turn", "take", "start", "turn"]
     assert not stage.lanes.stopped()
@@ -235,7 +236,7 @@ def test_an_identity_that_somebody_else_has_is_taken_back_once() -> None:
     fenced = {("take", n): FENCED for n in (2, 3)}
     worker, good = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), **fenced}), Worker()
     stage = Stage(worker, good)
-    asyncio.run(stage.run(lambda: worker.ended > 3 and good.ended > 3))
+    run_leaping(stage.run(lambda: worker.ended > 3 and good.ended > 3))
     assert worker.force == 1 and not stage.lanes.stopped()
 
 
@@ -244,7 +245,7 @@ def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
     good = Worker()
     stage = Stage(worker, good, refresh_ms=20)
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) and good.calls.count("turn") > 200))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped()) and good.calls.count("turn") > 200))
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
     last_take = len(worker.calls) - worker.calls[::-1].index("take")
     assert "refresh" not in worker.calls[last_take:] and worker.force == 1
@@ -257,7 +258,7 @@ def test_of_two_that_share_a_name_the_older_one_leaves_when_it_is_lost_again() -
     good = Worker()
     worker.held_by = "9" * 13 + "-ffffffff"
     stage = Stage(worker, good)
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) and good.ended > 3))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped()) and good.ended > 3))
     assert "which began later, took over this partition" in stage.lanes.stopped()["t-0"] and worker.force == 1
 
 
@@ -267,7 +268,7 @@ def test_of_two_that_share_a_name_the_newer_one_never_leaves() -> None:
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2, 3)} | fenced)
     worker.held_by = "0" * 13 + "-00000000"
     stage = Stage(worker, Worker())
-    asyncio.run(stage.run(lambda: worker.ended > 3))
+    run_leaping(stage.run(lambda: worker.ended > 3))
     assert worker.force == 3 and not stage.lanes.stopped()
 
 
@@ -277,7 +278,7 @@ def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest
     fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
     stage = Stage(worker, Worker(), session_ms=500)
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped())))
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
 
 
@@ -298,7 +299,7 @@ def test_what_whoever_took_it_has_left_is_taken_back(
     worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
     worker.looks = looks
     stage = Stage(worker, Worker(), session_ms=10)
-    asyncio.run(stage.run(lambda: worker.ended > 2 or worker.calls.count("look") > 4))
+    run_leaping(stage.run(lambda: worker.ended > 2 or worker.calls.count("look") > 4))
     assert (worker.ended > 2, not stage.lanes.stopped()) == (is_taken_back, is_taken_back)
 
 
@@ -315,7 +316,7 @@ def test_a_process_ends_when_the_lanes_of_all_its_inputs_were_taken() -> None:
     async def both() -> None:
         await asyncio.gather(first.run(lambda: False), second.run(lambda: False))
 
-    asyncio.run(both())
+    run_leaping(both())
     assert first.lanes.is_replaced() and second.lanes.is_replaced() and other.ended > 50
 
 
@@ -326,7 +327,7 @@ def test_when_all_were_taken_twice_it_ends() -> None:
         for _ in range(2)
     ]  # fmt: skip
     stage = Stage(*workers)
-    asyncio.run(stage.run(lambda: False))
+    run_leaping(stage.run(lambda: False))
     assert stage.lanes.is_replaced()
 
 
@@ -336,7 +337,7 @@ def test_a_transaction_that_took_too_long_is_nobody_else(step: tuple[str, int]) 
     worker = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), ("start", 2): OSError("gone"), step: FENCED})
     stage = Stage(worker, refresh_ms=50)
     stage.input.missing = 3 if step[0] == "refresh" else 0
-    asyncio.run(stage.run(lambda: worker.ended > 2))
+    run_leaping(stage.run(lambda: worker.ended > 2))
     assert not stage.lanes.stopped() and step[0] in worker.calls
 
 
@@ -349,7 +350,7 @@ def test_while_the_input_is_away_positions_are_kept() -> None:
         stage.input.missing = 0
 
     worker.plan = {("refresh", 1): come_back}
-    asyncio.run(stage.run(lambda: worker.ended > 0))
+    run_leaping(stage.run(lambda: worker.ended > 0))
     calls = [call for call in worker.calls if call != "check"]
     assert calls[0] == "take" and calls[1:3] == ["take", "refresh"] and "start" in calls
 
@@ -359,14 +360,14 @@ def test_an_idle_position_is_kept() -> None:
     stage = Stage(worker)
     stage.input.piece = lambda tp: Fetched(*tp, [], 7)
     stage.input.fetch = lambda *, ahead: asyncio.sleep(0.001, [])  # type: ignore[method-assign]  # gives nothing
-    asyncio.run(stage.run(lambda: worker.calls.count("refresh") >= 3))
+    run_leaping(stage.run(lambda: worker.calls.count("refresh") >= 3))
     assert worker.calls.count("take") == 1
 
 
 def test_what_waits_is_bounded_and_taken_at_once() -> None:
     worker = Worker({("turn", n): lambda: asyncio.sleep(0.1) for n in range(1, 10)})
     stage = Stage(worker)
-    asyncio.run(stage.run(lambda: worker.ended >= 4))
+    run_leaping(stage.run(lambda: worker.ended >= 4))
     assert max(worker.turns) == LANE_PIECES
 
 
@@ -401,7 +402,7 @@ def test_what_all_lanes_hold_is_bounded_whatever_one_of_them_does(monkeypatch: p
             hung_until.set()
         return hung_until.is_set()
 
-    asyncio.run(stage.run(is_enough))
+    run_leaping(stage.run(is_enough))
     # An answer has a piece for each of 31 partitions at most; the one that hangs holds as much as a lane may beside them.
     assert room <= stage.input.out <= room + 31 + 2 * LANE_PIECES
 
@@ -410,7 +411,7 @@ def test_where_there_is_no_room_nothing_lingers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory, "ROOM_BYTES", 2 * len(batch()))
     workers = [Worker() for _ in range(3)]
     stage = Stage(*workers, linger_ms=3_600_000)
-    asyncio.run(stage.run(lambda: all(worker.ended >= 3 for worker in workers)))
+    run_leaping(stage.run(lambda: all(worker.ended >= 3 for worker in workers)))
 
 
 @pytest.mark.parametrize("ends", [None, lambda: KafkaError(ErrorCode.NETWORK_EXCEPTION), lambda: OperatorNeeded("look")])
@@ -433,7 +434,7 @@ def test_a_lane_that_waits_keeps_nothing_of_what_it_had(ends: Callable[[], Excep
     worker = Worker({("turn", 1): end, ("start", 2): asyncio.Event().wait})
     stage = Stage(worker, refresh_ms=3_600_000)
     stage.input.piece = piece
-    asyncio.run(stage.run(lambda: bool(gone)))
+    run_leaping(stage.run(lambda: bool(gone)))
     assert worker.turns == [1]
 
 
@@ -441,7 +442,7 @@ def test_a_turn_takes_no_more_once_it_has_enough() -> None:
     worker = Worker({("turn", n): lambda: asyncio.sleep(0.05) for n in range(1, 10)})
     stage = Stage(worker)
     stage.lanes._turn_bytes = len(batch()) + 1
-    asyncio.run(stage.run(lambda: worker.ended >= 6))
+    run_leaping(stage.run(lambda: worker.ended >= 6))
     assert max(worker.turns) == 2
 
 
@@ -454,7 +455,7 @@ def test_good_batches_before_an_error_are_not_lost() -> None:
         Fetched("t", 0, [], 9, error=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "x")),
     ]
     stage.input.piece = lambda tp: pieces.pop(0) if len(pieces) > 1 else pieces[0]
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped())))
     assert sum(worker.turns) == 2 and "UNKNOWN_SERVER_ERROR" in stage.lanes.stopped()["t-0"]
 
 
@@ -482,7 +483,7 @@ def test_an_error_between_two_inputs_comes_again() -> None:
     worker.start, stage.input.fetch = start, fetch  # type: ignore[method-assign]  # one of two inputs
     stage.input.add = stage.input.seek  # type: ignore[attr-defined]
     stage.input.resume = lambda tp: (stage.input.paused.discard(tp), failed.discard(tp))  # type: ignore[assignment, func-returns-value]
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) or worker.ended > 100))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped()) or worker.ended > 100))
     assert "UNKNOWN_SERVER_ERROR" in stage.lanes.stopped()["t-0"]
 
 
@@ -496,14 +497,14 @@ def test_an_input_that_is_no_longer_read_stays_paused() -> None:
 
     worker.start = start  # type: ignore[method-assign]
     stage.input.add = stage.input.seek  # type: ignore[attr-defined]
-    asyncio.run(stage.run(lambda: worker.ended > 3))
+    run_leaping(stage.run(lambda: worker.ended > 3))
     assert other in stage.input.paused and ("t", 0) not in stage.input.paused
 
 
 @pytest.mark.parametrize("step", [("turn", 2), ("take", 1), ("start", 1)])
 def test_what_nobody_thought_of_holds_up_one_lane(step: tuple[str, int], caplog: pytest.LogCaptureFixture) -> None:
     bad, good = Worker({step: ValueError("timestamp -2")}), Worker()
-    asyncio.run(Stage(bad, good).run(lambda: bad.ended > 3 and good.ended > 3))
+    run_leaping(Stage(bad, good).run(lambda: bad.ended > 3 and good.ended > 3))
     (said,) = [record for record in caplog.records if "ValueError" in record.getMessage()]
     assert "t-0 starts again" in said.getMessage() and said.exc_info
 
@@ -511,7 +512,7 @@ def test_what_nobody_thought_of_holds_up_one_lane(step: tuple[str, int], caplog:
 def test_a_stop_lets_the_turn_end() -> None:
     worker = Worker({("turn", 1): lambda: asyncio.sleep(0.2)})
     stage = Stage(worker)
-    asyncio.run(stage.run(lambda: "turn" in worker.calls))
+    run_leaping(stage.run(lambda: "turn" in worker.calls))
     assert worker.ended == 1
 
 
@@ -519,7 +520,7 @@ def test_a_changed_input_stops_the_lane_also_when_idle() -> None:
     worker = Worker({("check", 2): OperatorNeeded("grew")})
     stage = Stage(worker, refresh_ms=60_000)
     stage.input.fetch = lambda *, ahead: asyncio.sleep(0.001, [])  # type: ignore[method-assign]  # gives nothing
-    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
+    run_leaping(stage.run(lambda: bool(stage.lanes.stopped())))
     assert stage.lanes.stopped() == {"t-0": "grew"}
 
 
@@ -528,7 +529,7 @@ def test_an_identity_that_can_not_be_taken_now_holds_up_nobody_else() -> None:
     away = Worker({("take", n): KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER) for n in range(1, 4)})
     good = Worker()
     stage = Stage(away, good)
-    asyncio.run(stage.run(lambda: good.ended > 3 and away.ended > 0))
+    run_leaping(stage.run(lambda: good.ended > 3 and away.ended > 0))
     assert away.calls.count("take") >= 4 and not stage.lanes.stopped()
 
 
@@ -544,7 +545,7 @@ def test_a_stopped_lane_goes_on_when_an_operator_has_decided() -> None:
             stage.lanes.retry(("t", 0))
             await running
 
-    asyncio.run(scene())
+    run_leaping(scene())
     assert worker.force == 1 and not stage.lanes.stopped()
 
 
@@ -558,7 +559,7 @@ def test_operators_commands_are_no_fights() -> None:
     lost = {("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2, 3)}
     worker = Worker(lost | fenced | {("take", n): decide for n in (4, 7, 10)})
     stage = Stage(worker)
-    asyncio.run(stage.run(lambda: worker.ended > 3))
+    run_leaping(stage.run(lambda: worker.ended > 3))
     assert worker.force == 3 and not stage.lanes.stopped()
 
 
@@ -571,7 +572,7 @@ def test_the_same_failure_for_a_long_time_is_told_in_the_position_until_it_is_ov
         seen.append(worker.told)
         return worker.ended > 2
 
-    asyncio.run(stage.run(over))
+    run_leaping(stage.run(over))
     assert any(stopped == "" and "gone" in stalled for stopped, stalled in seen)
     assert not stage.lanes.lanes["t", 0].stalled
 
@@ -580,7 +581,7 @@ def test_an_input_that_stays_away_is_a_stall() -> None:
     worker = Worker()
     stage = Stage(worker, refresh_ms=60_000, stalled_ms=100)
     stage.input.missing = 1 << 30
-    asyncio.run(stage.run(lambda: bool(worker.told[1])))
+    run_leaping(stage.run(lambda: bool(worker.told[1])))
     assert "can't be found" in worker.told[1]
 
 
@@ -590,7 +591,7 @@ def test_a_coordinator_that_fences_often_is_no_rival() -> None:
     worker = Worker(fenced | {("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2, 3)})
     worker.rivals = False
     stage = Stage(worker)
-    asyncio.run(stage.run(lambda: worker.ended > 3))
+    run_leaping(stage.run(lambda: worker.ended > 3))
     assert worker.force == 3 and not stage.lanes.stopped()
 
 
@@ -630,7 +631,7 @@ def test_what_was_fetched_lingers_until_it_is_worth_a_transaction(first: Fetched
             lane.put(then, LONG_S)
         await asyncio.wait_for(ready, LIMIT_S)
 
-    asyncio.run(ask())
+    run_leaping(ask())
 
 
 def test_markers_alone_wait_for_the_next_batch_and_go_with_it() -> None:
@@ -648,7 +649,7 @@ def test_markers_alone_wait_for_the_next_batch_and_go_with_it() -> None:
         await asyncio.wait_for(lane.ready(SOME_BYTES), LIMIT_S)  # and by themselves, a little later
         assert lane.next(SOME_BYTES) == [MARKERS]
 
-    asyncio.run(ask())
+    run_leaping(ask())
 
 
 def test_turns_are_no_closer_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -662,17 +663,17 @@ def test_turns_are_no_closer_than_their_bound(monkeypatch: pytest.MonkeyPatch) -
             await pace.wait()
 
     monkeypatch.setattr(asyncio, "sleep", note)
-    asyncio.run(ask(Pace()))
+    run_leaping(ask(Pace()))
     assert waited_s == []
     # One turn in 1,000 seconds: each waits for all before it, whatever the time that the test itself takes.
-    asyncio.run(ask(Pace(0.001)))
+    run_leaping(ask(Pace(0.001)))
     assert [round(pause_s, -3) for pause_s in waited_s] == [1000.0, 2000.0, 3000.0]
 
 
 def test_a_look_that_nobody_thought_of_holds_up_nobody() -> None:
     worker, good = Worker({("check", 1): RuntimeError("unheard of")}), Worker()
     stage = Stage(worker, good)
-    asyncio.run(stage.run(lambda: worker.calls.count("check") > 2 and good.calls.count("check") > 2 and worker.ended > 3))
+    run_leaping(stage.run(lambda: worker.calls.count("check") > 2 and good.calls.count("check") > 2 and worker.ended > 3))
     assert not stage.lanes.stopped()
 
 
@@ -685,12 +686,12 @@ def test_a_lane_that_commits_nothing_while_records_wait_is_silent() -> None:
     states = set()
 
     def is_silent() -> bool:
-        states.add(stage.lanes.watch.state(lane)["state"])
+        states.add(stage.lanes.view.state(lane)["state"])
         if lane.moving:
             lane.outlook.waits_since = -LONG_S  # so long have they waited
         return "silent" in states
 
-    asyncio.run(stage.run(is_silent))
+    run_leaping(stage.run(is_silent))
     assert states == {"not begun", "copying", "silent"}
     assert stage.lanes.stopped() == {}
 
@@ -703,25 +704,25 @@ def test_what_holds_a_log_back_is_over_as_soon_as_its_end_moves() -> None:
         lane, tp = stage.lanes.lanes["t", 0], ("t", 0)
         lane.resolved.set()
         lane.moving = True
-        lane.held_back[tp] = heldback.Watch()
+        lane.held_back[tp] = heldback.HoldWatch()
         lane.held_back[tp].note(heldback.Hold(heldback.LONG_AGO_MS, "waits"))
         for stable, end, state in ((7, 9, "waiting"), (9, 9, "copying"), (7, 7, "copying")):
             stage.input.ends = lambda tp: (0, stable, end)  # type: ignore[assignment, method-assign]  # noqa: B023  (called at once)
-            assert stage.lanes.watch.state(lane)["state"] == state
+            assert stage.lanes.view.state(lane)["state"] == state
 
-    asyncio.run(ask())
+    run_leaping(ask())
 
 
 def test_a_turn_that_hangs_is_named() -> None:
     async def ask() -> None:
         stage = Stage(Worker(), Worker())
-        assert stage.lanes.watch.hung() == []
+        assert stage.lanes.view.hung() == []
         now = asyncio.get_running_loop().time()
-        stage.lanes.lanes["t", 0].turn_since = now - lanewatch.TURN_MAX_S - 1
+        stage.lanes.lanes["t", 0].turn_since = now - laneview.TURN_MAX_S - 1
         stage.lanes.lanes["t", 1].turn_since = now
-        assert stage.lanes.watch.hung() == ["t-0"]
+        assert stage.lanes.view.hung() == ["t-0"]
 
-    asyncio.run(ask())
+    run_leaping(ask())
 
 
 def test_a_turn_is_noted_while_it_lasts() -> None:
@@ -732,5 +733,5 @@ def test_a_turn_is_noted_while_it_lasts() -> None:
     worker = Worker({("turn", 1): note, ("turn", 2): KafkaError(ErrorCode.NETWORK_EXCEPTION)})
     stage = Stage(worker)
     lane = stage.lanes.lanes["t", 0]
-    asyncio.run(stage.run(lambda: worker.calls.count("turn") > 2))
+    run_leaping(stage.run(lambda: worker.calls.count("turn") > 2))
     assert since[0] < math.inf == lane.turn_since

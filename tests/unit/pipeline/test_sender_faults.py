@@ -248,7 +248,7 @@ def test_a_refused_batch_fails_those_behind_it_and_no_other_partition() -> None:
 def test_delivery_ends_in_an_error_when_no_broker_comes_back() -> None:
     async def run() -> None:
         broker = await Flaky().start()
-        async with Client(f"127.0.0.1:{broker.port}", **QUICK, **{"delivery.timeout.ms": 300}) as client:
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK, **{"delivery.timeout.ms": 3000}) as client:
             sender = Sender(client)
             await sender.submit(("t", 0), [batch(b"a", 0)])
             broker.fault = lambda: "drop"
@@ -355,7 +355,7 @@ def test_a_callback_that_raises_or_waits_does_not_stop_the_producer() -> None:
 
 def test_send_blocks_by_memory_and_then_raises() -> None:
     with InThread(Flaky(lambda: "drop")) as broker:
-        limits = {"buffer.memory": 4096, "max.block.ms": 200, "batch.size": 512, "delivery.timeout.ms": 2000}
+        limits = {"buffer.memory": 4096, "max.block.ms": 200, "batch.size": 512, "delivery.timeout.ms": 60_000}
         producer = Producer(f"127.0.0.1:{broker.port}", **(QUICK | limits))
         with pytest.raises(KafkaError, match=r"buffer\.memory"):
             for _ in range(100):

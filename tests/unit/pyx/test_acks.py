@@ -200,7 +200,7 @@ def test_the_time_of_a_request_ends_its_wait(served: Broker, name: str) -> None:
     with served.connect() as peer:
         peer.send(put(name, b"x", timeout_ms=20))
         assert outcome(peer) == (7, ErrorCode.REQUEST_TIMED_OUT, -1)
-        peer.send(put(name, b"y", timeout_ms=2_000))
+        peer.send(put(name, b"y", timeout_ms=60_000))
         until(lambda: LOGS.offsets(name, 0).log_end == 2, "the append")
         lead(name, version=1, isr=())
         assert outcome(peer) == (7, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)

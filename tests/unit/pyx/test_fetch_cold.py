@@ -13,6 +13,7 @@ from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import FetchResponse
 from support.dataplane import Broker, Peer, batch, fetch, fetched, lead
+from support.harness import topic_name
 from support.logs import LOGS
 from support.pagecache import cached_bytes, drop_cache, drop_cache_or_skip
 from support.patience import until
@@ -23,9 +24,9 @@ TRIES = 10
 
 
 @pytest.fixture
-def topic(folder: Path, request: pytest.FixtureRequest) -> str:
+def topic(folder: Path) -> str:
     """An empty topic of this test's own."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**10:010d}"
+    name = topic_name("fetch")
     lead(folder, name, partitions=1)
     return name
 

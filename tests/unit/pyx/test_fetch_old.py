@@ -20,14 +20,15 @@ from support.dataplane import (
     transactional,
     values,
 )
+from support.harness import topic_name
 from support.logs import LOGS
 from support.pagecache import drop_cache
 
 
 @pytest.fixture
-def topic(folder: Path, request: pytest.FixtureRequest) -> str:
+def topic(folder: Path) -> str:
     """An empty topic of this test's own."""
-    name = f"o{abs(hash(request.node.nodeid)) % 10**10:010d}"
+    name = topic_name("fetch")
     lead(folder, name)
     return name
 

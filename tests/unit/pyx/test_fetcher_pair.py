@@ -202,6 +202,44 @@ def test_a_follower_whose_log_ends_below_its_leaders_start_begins_there(pair: Pa
     assert pair.batches(pair.logs) == pair.batches(LOGS)
 
 
+def await_next_fetch(pair: Pair) -> None:
+    """Return when the follower has sent another fetch, which the leader lets wait."""
+    fetches = pair.fetchers.counters()["fetches"]
+    until(lambda: pair.fetchers.counters()["fetches"] > fetches, "another fetch")
+
+
+def test_a_follower_hears_again_what_it_has_dropped_while_its_role_changed(pair: Pair) -> None:
+    """The answer comes once its role is another one. The leader's session believes it told."""
+    pair.lead()
+    for number in range(5):
+        LOGS.append(pair.name, 0, batch([b"%d" % number]))
+    pair.follow()
+    pair.start()
+    until(lambda: pair.logs.offsets(pair.name, 0).high_watermark == 5, "the follower's high watermark")
+    await_next_fetch(pair)
+    assert delete_records(pair.name, 3, topic_id=topic_id(pair.name)) == 3
+    pair.follow()
+    until(lambda: pair.logs.offsets(pair.name, 0).log_start == 3, "the follower's log start")
+    LOGS.append(pair.name, 0, batch([b"5"]))
+    until(lambda: LOGS.offsets(pair.name, 0).high_watermark == 6, "the leader's high watermark")
+    pair.follow()  # The answer to the fetch that moved it has the high watermark, and no record.
+    until(lambda: pair.logs.offsets(pair.name, 0).high_watermark == 6, "the follower's high watermark")
+
+
+def test_a_session_tells_a_follower_again_of_a_partition_that_it_names(pair: Pair) -> None:
+    pair.lead()
+    session = 0
+    with pair.broker.between() as peer:
+        for epoch, is_named, told in ((0, True, 1), (1, False, 0), (2, True, 1), (3, False, 0)):
+            request = fetch_of(pair.name, 0, EPOCH)
+            request.session_id, request.session_epoch = session, epoch
+            if not is_named:
+                request.topics = []
+            answer = peer.ask(request, 17, FetchResponse)
+            assert (answer.error_code, len(answer.responses)) == (0, told)
+            session = answer.session_id
+
+
 def fetch_of(name: str, offset: int, epoch: int) -> FetchRequest:
     """As the follower would fetch if it had all of it."""
     one = FetchRequest.FetchPartition(

@@ -228,15 +228,16 @@ def test_slow_requests_name_client_and_topic(topic: str) -> None:
         time.sleep(0.3)
         LOGS.release(topic, 0)
         peer.receive()
-        ask_produce(peer, topic)  # This one isn't slow.
+        ask_produce(peer, topic)  # This one isn't slow, unless the machine makes it so.
         settled(served, Produce=2)
-        (slow,) = served.plane.slow_requests()
+        slow, *others = served.plane.slow_requests()
+        assert all(one.queue_ns + one.local_ns + one.send_ns >= SECOND // 5 for one in others)
         assert (slow.request, slow.client_id, slow.topic, slow.bytes) == ("Produce", "a client", topic, len(frame))
         assert slow.peer == f"127.0.0.1:{peer.socket.getsockname()[1]}"
         assert slow.queue_ns >= SECOND // 5 and slow.waiting_ns == 0
         assert abs(slow.when_ms - time.time() * 1000) < 600_000
         assert served.plane.slow_requests() == []
-        assert served.plane.slow_counts() == {"Produce": 1}
+        assert served.plane.slow_counts() == {"Produce": 1 + len(others)}
 
 
 def test_a_fetch_that_waits_for_records_is_not_slow(topic: str) -> None:
@@ -244,7 +245,8 @@ def test_a_fetch_that_waits_for_records_is_not_slow(topic: str) -> None:
         peer.ask(fetch(topic, 0, 12, max_wait_ms=300), 12, FetchResponse)
         times = settled(served, FetchConsumer=1)
         assert times["FetchConsumer", "waiting"].sum_ns >= SECOND // 4
-        assert served.plane.slow_counts() == {"FetchConsumer": 0}
+        took_ns = times["FetchConsumer", "total"].sum_ns - times["FetchConsumer", "waiting"].sum_ns
+        assert served.plane.slow_counts() == {"FetchConsumer": int(took_ns >= SECOND // 10)}
 
 
 @pytest.mark.parametrize(("slow_request_ms", "slow"), [(0, 0), (1, 600)])

@@ -248,7 +248,7 @@ def test_reads_go_on_in_segments_with_holes(tmp_path: Path) -> None:
 
 def test_jitter_spreads_the_rolls_of_logs_that_were_made_together(tmp_path: Path) -> None:
     logs = [
-        Log(tmp_path, segment_ms=100_000, segment_jitter_ms=100_000, retention_ms=-1, segment_bytes=5000) for _ in range(16)
+        Log(tmp_path, segment_ms=100_000, segment_jitter_ms=100_000, retention_ms=-1, segment_bytes=5000) for _ in range(64)
     ]
     for log in logs:
         log.append(batch(1))

@@ -199,6 +199,7 @@ def test_a_night_in_the_future_is_refused_at_once(tmp_path: Path, clock: Literal
     one.close()
 
 
+@pytest.mark.whole_day
 def test_a_night_that_goes_on_beyond_the_limit_is_not_waited_for(tmp_path: Path) -> None:
     one = load(tmp_path, wait_seconds=1)
     today = datetime.datetime.now(datetime.UTC).date()

@@ -31,28 +31,32 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.cluster.registration import Member, on_lost, on_roles
+from penstock.broker.cluster.registration import OwnRegistration, on_lost, on_roles
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.brokernodes import BrokerNodes
 from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Endpoint, ReplicationFigures
 from penstock.broker.logs.logdirs import LogDir, LogDirs
-from penstock.broker.replication import registration, requests
+from penstock.broker.replication import brokerid, requests
 from penstock.broker.replication.configchanges import ConfigChanges
-from penstock.broker.replication.controllership import Controllership, Elections, Term
+from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
+from penstock.broker.replication.moves import Moves
 from penstock.broker.replication.peers import Peers, Prepare
-from penstock.broker.replication.replicas import Coordinators, Replicas
+from penstock.broker.replication.replicalogs import Coordinators
+from penstock.broker.replication.replicas import Replicas
 from penstock.broker.replication.session import AGAIN_S, SessionStore
+from penstock.broker.replication.term import Term
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import Store, StoreError
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.broker.uuids import new_uuid, uuid_text
-from penstock.errors import ErrorCode, raise_for
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 0.05
@@ -66,7 +70,7 @@ PICTURED_S = 5.0
 _log = log.get(__name__)
 
 
-class Cluster:
+class Membership:
     """The membership of one broker; `join` once, `leave` once.
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
@@ -107,7 +111,7 @@ class Cluster:
         self._features = features
         self._between_brokers = between_brokers
         self._address = address
-        self._home = registration.home_of(dirs)
+        self._home = brokerid.home_of(dirs)
         self._dirs = dirs
         self._executor = executor
         self._noted = noted
@@ -115,21 +119,23 @@ class Cluster:
         """Whether a controller has dealt with what this broker may have lost, and all that its folders held has been opened."""
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
-        self._member = Member(node_id, uuid_text(new_uuid()), clean)
+        self._registration = OwnRegistration(node_id, uuid_text(new_uuid()), clean)
         self._peers = Peers(node_id, cluster_id, prepare)
-        self._transactions = TransactionPeers(node_id, cluster_id, lambda: self._member.epoch, prepare)
+        self._transactions = TransactionPeers(node_id, cluster_id, lambda: self._registration.epoch, prepare)
         self._fetching = Fetching(node_id, config, logs, self._peers, len(list(dirs)))
         self._lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
         self._replicas = Replicas(
             node_id, config, dirs, logs, executor, self._fetching.threads,
-            coordinators=coordinators, configs=self._configs_of, alter=self._alter, lease_is_over=self._lease.is_over,
-            isolate=topics.isolate, monotonic_ms=monotonic_ms,
+            coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id, alter=self._alter,
+            lease_is_over=self._lease.is_over, isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         topics.folder_lost = self._folder_lost
+        topics.count_led = partial(requests.count_led, self._peers)
         self._is_known = False  # whether the store knew an earlier run of this broker
         self._abandoned = False
         self._controllership: Controllership | None = None
-        self._elections = Elections()
+        self._elections = ElectionCount()
+        self._sessions_lost = 0
         self._running = tasks.Group("cluster")
         self.outlived: Callable[[], None] = lambda: None
         """Called when another run has lived under this broker's id: this one has to end."""
@@ -137,19 +143,19 @@ class Cluster:
     async def join(self) -> None:
         """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
         store = self._store.present
-        await registration.register(store, self._member, self._address, self._home, self._begin)
-        self.is_noted = self._member.clean
-        _log.info("broker %d is registered, broker epoch %d", self._node_id, self._member.epoch)
+        await brokerid.register(store, self._registration, self._address, self._home, self._begin)
+        self.is_noted = self._registration.clean
+        _log.info("broker %d is registered, broker epoch %d", self._node_id, self._registration.epoch)
         self._replicas.start()
         self._fetching.start()
-        self._fetching.set_broker_epoch(self._member.epoch)
+        self._fetching.set_broker_epoch(self._registration.epoch)
         self._running.start(self._live(store))
 
     async def _begin(self, newest: str) -> bool:
         """Say in the log folders that this incarnation begins; whether all of them are of the newest one before it."""
         self._is_known = bool(newest)
         begin = asyncio.get_running_loop().run_in_executor
-        others = await begin(self._executor, self._dirs.begin_incarnation, self._member.incarnation, newest)
+        others = await begin(self._executor, self._dirs.begin_incarnation, self._registration.incarnation, newest)
         for log_dir in others:
             _log.warning(
                 "log_dir=%s isn't as the last run of this broker left it: it was put back from a copy, changed, or away since. "
@@ -162,9 +168,9 @@ class Cluster:
     def _folder_lost(self, path: str) -> None:
         log_dir = self._dirs.by_path(path)
         if log_dir is not None:
-            self._running.start(self._give_up(log_dir))
+            self._running.start(self._report_failure(log_dir))
 
-    async def _give_up(self, log_dir: LogDir) -> None:
+    async def _report_failure(self, log_dir: LogDir) -> None:
         """A log folder has failed: the controller hears of it, and the next start finds it noted, however this process ends."""
         await self._replicas.folder_failed(log_dir)
         while True:
@@ -181,7 +187,7 @@ class Cluster:
         if not self._abandoned:
             await self._hand_over()
         await self._running.stop()
-        on_lost(self._member)
+        on_lost(self._registration)
         await self._replicas.fence_all()
         await self._store.close()
         await self._replicas.stop()
@@ -220,14 +226,14 @@ class Cluster:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: the controller moves the lead to replicas that are in sync, where there are any."""
-        if self._member.epoch == NO_EPOCH or not self._replicas.led():
+        if self._registration.epoch == NO_EPOCH or not self._replicas.roles.led:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 if self._term is not None:
-                    error, left = await self.on_controlled_shutdown(self._node_id, self._member.epoch)
+                    error, left = await self.on_controlled_shutdown(self._node_id, self._registration.epoch)
                 else:
-                    asked = self._peers, self._topics.controller, self._node_id, self._member.epoch
+                    asked = self._peers, self._topics.controller, self._node_id, self._registration.epoch
                     error, left = await requests.announce_stop(*asked)
             raise_for(error, "move what this broker leads")
         except Exception as error:  # noqa: BLE001 - the stop goes on, whatever it is
@@ -239,8 +245,9 @@ class Cluster:
 
     async def _live(self, store: Store) -> None:
         while True:
-            former = self._member.epoch
+            former = self._registration.epoch
             await self._live_in(store)
+            self._sessions_lost += 1
             store = await self._next_session(store, former)
 
     async def _live_in(self, store: Store) -> None:
@@ -260,20 +267,24 @@ class Cluster:
             entity=self._entities.take,
             everything=self._take_configs,
         )
+        moves = Moves(
+            self._node_id, store, self._replicas, broker_epoch=lambda: self._registration.epoch, shown=self._topics.show_leaders
+        )
         for work in (
-            _ending(partial(registration.watch, store, self._member, over.set), over),
+            _ending(partial(brokerid.watch, store, self._registration, over.set), over),
             _until_lost(store, over),
             _ending(controllership.run, over),
             _ending(changes.run, over),
             _ending(partial(self._features.follow, store), over),
             _ending(leftovers.run, over),
+            _ending(moves.run, over),
         ):
             session.start(work)
         session.start(self._lease.run(store))
         try:
             await over.wait()
         finally:
-            on_lost(self._member)
+            on_lost(self._registration)
             self._lease.end()
             await session.stop()
             self._controllership = None
@@ -285,8 +296,8 @@ class Cluster:
         while True:
             store = await self._store.begin_again()
             try:
-                await registration.register(store, self._member, self._address, self._home, former=former)
-            except registration.OutlivedError as error:
+                await brokerid.register(store, self._registration, self._address, self._home, former=former)
+            except brokerid.OutlivedError as error:
                 _log.error("%s", error)
                 self.outlived()
                 await asyncio.Future()  # Until the stop, which is asked for by that.
@@ -295,8 +306,8 @@ class Cluster:
                 await store.close()
                 await asyncio.sleep(AGAIN_S)
             else:
-                _log.info("broker %d is registered again, broker epoch %d", self._node_id, self._member.epoch)
-                self._fetching.set_broker_epoch(self._member.epoch)
+                _log.info("broker %d is registered again, broker epoch %d", self._node_id, self._registration.epoch)
+                self._fetching.set_broker_epoch(self._registration.epoch)
                 return store
 
     # What other brokers send
@@ -337,18 +348,19 @@ class Cluster:
         term, fetched = self._term, self._fetching.threads.counters()
         return ReplicationFigures(
             lease_left_ms=self._lease.left_ms,
-            isolated=self._replicas.isolated,
+            isolated=len(self._replicas.isolation.partitions),
             is_controller=term is not None,
             controller_queue=0 if term is None else term.queued,
             elections=self._elections.leaders,
             unclean_elections=self._elections.unclean,
-            isr_shrinks=self._replicas.isr_shrinks,
-            isr_expands=self._replicas.isr_expands,
+            isr_shrinks=self._replicas.proposals.isr_shrinks,
+            isr_expands=self._replicas.proposals.isr_expands,
             lag=fetched["lag"],
             fetched_bytes=fetched["bytes"],
             fetch_errors=fetched["errors"],
             refused_truncations=self._fetching.refused_truncations,
             begun_again=self._fetching.begun_again,
+            sessions_lost=self._sessions_lost,
         )
 
     def lease_is_over(self) -> bool:
@@ -375,8 +387,8 @@ class Cluster:
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
-        on_roles(self._member, request)
-        answer = await self._replicas.take(request, lambda: self._member.epoch)
+        on_roles(self._registration, request)
+        answer = await self._replicas.take(request, lambda: self._registration.epoch)
         if answer.error == ErrorCode.NONE:
             await self._note_if_open()
         return answer
@@ -384,17 +396,17 @@ class Cluster:
     async def _note_if_open(self) -> None:
         """Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
         one that a power cut may have torn."""
-        if self._member.clean and not self.is_noted and self._replicas.all_open:
+        if self._registration.clean and not self.is_noted and self._replicas.all_open:
             await self._noted()
             self.is_noted = True
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
         """Stop replicas."""
-        return await self._replicas.drop(request, lambda: self._member.epoch)
+        return await self._replicas.drop(request, lambda: self._registration.epoch)
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
         """Take what is known of brokers and partitions; an error code."""
-        error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+        error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._registration.epoch)
         if error:
             return error
         async with self._topics.taking:  # One after the other: one that waits for the store isn't shown over a newer one.
@@ -411,12 +423,23 @@ class Cluster:
                 _log.error("the picture of controller epoch %d can't be taken: %s", update.controller_epoch, failure)
                 return int(ErrorCode.KAFKA_STORAGE_ERROR)
             # Another controller, or another registration of this broker, may have come meanwhile.
-            error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._member.epoch)
+            error = roles.refuse(self._replicas.roles, update.controller_epoch, update.broker_epoch, self._registration.epoch)
             if error:
                 return error
             self._topics.take(update, prepared)
         self.know({one.broker: {at.listener: Endpoint(at.host, at.port) for at in one.endpoints} for one in update.brokers})
         return int(ErrorCode.NONE)
+
+    def name_of(self, topic_id: bytes) -> str:
+        """As the controller: the name of a topic, which this broker's own picture may not show yet. Raises KafkaError:
+        NOT_CONTROLLER, or UNKNOWN_TOPIC_ID."""
+        term = self._deciding
+        if term is None or not term.has_begun:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker doesn't know the topic id, and isn't the controller.")
+        name = term.name_of(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return name
 
     async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
         """As the controller: answer each proposal."""
@@ -430,19 +453,19 @@ class Cluster:
         if not term.is_registered(broker, broker_epoch):
             return int(ErrorCode.STALE_BROKER_EPOCH), []
         try:
-            return int(ErrorCode.NONE), await term.move_leaders(broker)
+            return int(ErrorCode.NONE), await term.moves.move_away(broker)
         except ConnectionError:
             return int(ErrorCode.NOT_CONTROLLER), []
 
     async def on_elect_leaders(
-        self, asked: Sequence[Partition] | None, *, gives_up: bool, timeout_ms: int
+        self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int
     ) -> Mapping[Partition, int] | None:
         """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
         term = self._deciding
         if term is None:
             return None
         try:
-            return await term.elect(asked, gives_up=gives_up, timeout_s=timeout_ms / 1000)
+            return await term.moves.elect(asked, unclean=unclean, timeout_s=timeout_ms / 1000)
         except ConnectionError:
             return None
 
@@ -482,10 +505,10 @@ class Cluster:
         """Have a broker append markers to partitions that it leads; what it has answered. Raises ConnectionError."""
         return await self._transactions.write_markers(broker, write)
 
-    async def is_gone(self, partition: Partition) -> bool:
+    async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """Whether a partition that isn't known here was deleted, by the metadata store. If that can't be asked: False."""
         try:
-            return await self._topics.is_gone(partition)
+            return await self._topics.is_gone(partition, topic_id)
         except StoreError as error:
             _log.warning("nobody knows whether topic=%s partition=%d was deleted: %s", *partition, error)
             return False

@@ -1,4 +1,4 @@
-"""This broker's registration in the store, and who else may have its id (HA-10).
+"""Registering under this broker's id, and who else may have it.
 
 The registration says by which log folders, on which machine and in which start of it the broker lives. A starting broker that
 finds one of its own id there
@@ -11,6 +11,7 @@ finds one of its own id there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 
 from penstock import log
 from penstock.broker.cluster import registration
-from penstock.broker.cluster.registration import Member
+from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import PLAINTEXT, Listener
 from penstock.broker.logs.lock import LOCK
@@ -97,15 +98,37 @@ def read_rack(broker: int, data: bytes) -> str | None:
     return rack
 
 
+async def await_id(store: Store, broker: int, place: str, home: Mapping[str, Any]) -> bool:
+    """Wait until no other broker lives under this id. Answers whether the former run of these folders is registered still.
+
+    place: where this one would be reached. Raises IdTakenError, StoreError.
+    """
+    path = paths.broker(broker)
+    patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
+    while (other := await _other(store, path)) is not None:
+        if _is_same_home(other[0], home):
+            return True
+        left_s = patience_s - (time.monotonic() - began_s)
+        if left_s <= 0:
+            raise IdTakenError(
+                path,
+                f"another broker has the id {broker}: it is at {_address(broker, other[1])}, this one would "
+                f"be at {place}; stop that one, or give this one its own `broker.id`",
+            )
+        _log.info("broker %d is registered already, at %s: waiting for its session to end", broker, _address(broker, other[1]))
+        await _wait_until_gone(store, path, left_s)
+    return False
+
+
 async def register(
     store: Store,
-    member: Member,
+    own: OwnRegistration,
     address: Mapping[str, Any],
     home: Mapping[str, Any],
     begin: Callable[[str], Awaitable[bool]] | None = None,
     former: int | None = None,
 ) -> None:
-    """Register in this session; `member` knows its broker epoch then.
+    """Register in this session; `own` knows its broker epoch then.
 
     begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in
     the log folders that another one begins, and answers whether they all are of that one. former: of a later one, the
@@ -113,38 +136,25 @@ async def register(
     records that these log folders lack. Where the store was put back from a copy its node is younger than that epoch, or has
     not changed since. Raises IdTakenError, OutlivedError, StoreError.
     """
-    path = paths.broker(member.broker)
-    patience_s, began_s = store.session_timeout_ms * 1.5 / 1000, time.monotonic()
+    path = paths.broker(own.broker)
     while True:
-        other = await _other(store, path)
-        replaces = other is not None and _is_same_home(other[0], home)
-        if other is not None and not replaces:
-            left_s = patience_s - (time.monotonic() - began_s)
-            if left_s <= 0:
-                raise IdTakenError(
-                    path,
-                    f"another broker has the id {member.broker}: it is at {_address(member.broker, other[1])}, this one would "
-                    f"be at {address['host']}:{address['port']}; stop that one, or give this one its own `broker.id`",
-                )
-            _log.info(
-                "broker %d is registered already, at %s: waiting for its session to end",
-                member.broker, _address(member.broker, other[1]),
-            )  # fmt: skip
-            await _wait_until_gone(store, path, left_s)
-            continue
-        newest, stat = await _newest(store, member.broker)
+        replaces = await await_id(store, own.broker, f"{address['host']}:{address['port']}", home)
+        newest, stat = await _newest(store, own.broker)
         version = -1 if stat is None else stat.version
         is_changed = former is not None and stat is not None and stat.created_zxid <= former < stat.modified_zxid
-        if is_changed and newest != member.incarnation:
+        if is_changed and newest != own.incarnation:
             raise OutlivedError(
                 path,
-                f"while this process stood still another one ran under the id {member.broker}, and may have answered for "
+                f"while this process stood still another one ran under the id {own.broker}, and may have answered for "
                 "records that this one lacks: it stops, and is no broker of the ISR when it is started again",
             )
-        if begin is not None and newest != member.incarnation and not await begin(newest):
-            member.clean = False
+        if begin is not None and newest != own.incarnation and not await begin(newest):
+            own.clean = False
+        if await store.exists(paths.moved(own.broker)) is None:
+            with contextlib.suppress(NodeExistsError):
+                await store.create(paths.moved(own.broker), parents=True)
         operations = registration.register(
-            member.broker, member.incarnation, member.clean, is_first=version < 0, replaces=replaces,
+            own.broker, own.incarnation, own.clean, is_first=version < 0, replaces=replaces,
             version=version, address=address, home=home,
         )  # fmt: skip
         try:
@@ -153,7 +163,7 @@ async def register(
             continue  # It came or went between the look and the write.
         made = await store.exists(path)
         if made is not None and made.ephemeral_session == store.session:
-            registration.on_registered(member, made.created_zxid)
+            registration.on_registered(own, made.created_zxid)
             return
 
 
@@ -167,14 +177,14 @@ async def _newest(store: Store, broker: int) -> tuple[str, Stat | None]:
     return registration.read_incarnation(broker, data, stat.version).incarnation, stat
 
 
-async def watch(store: Store, member: Member, gone: Callable[[], None]) -> None:
+async def watch(store: Store, own: OwnRegistration, gone: Callable[[], None]) -> None:
     """Call `gone` once the registration isn't this session's any more, though the session lives: somebody has removed it."""
-    changed, epoch = asyncio.Event(), member.epoch
+    changed, epoch = asyncio.Event(), own.epoch
     while True:
         changed.clear()
-        stat = await store.exists(paths.broker(member.broker), setting(changed))
+        stat = await store.exists(paths.broker(own.broker), setting(changed))
         if stat is None or stat.created_zxid != epoch:
-            _log.error("somebody has removed the registration of broker %d", member.broker)
+            _log.error("somebody has removed the registration of broker %d", own.broker)
             gone()
             return
         await changed.wait()

@@ -1,0 +1,103 @@
+"""What brokers ask each other of transactions, between the values of `transactionmessages.py` and Kafka's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.broker.topic import by_topic
+from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
+from penstock.pyx.wire.message import NIL_UUID, WireError
+from penstock.pyx.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+
+def write_markers(writes: Sequence[MarkerWrite], sender: int, sender_epoch: int, number: int) -> WriteTxnMarkersRequest:
+    """The message of some markers."""
+    form = WriteTxnMarkersRequest
+    return form(
+        markers=[
+            form.WritableTxnMarker(
+                producer_id=write.marker.producer_id,
+                producer_epoch=write.marker.producer_epoch,
+                transaction_result=write.marker.commit,
+                topics=[
+                    form.WritableTxnMarkerTopic(
+                        name=name,
+                        partition_indexes=indexes,
+                        leader_epochs=[write.leader_epochs[name, index] for index in indexes],
+                        topic_id=write.topic_ids.get(name, NIL_UUID),
+                    )
+                    for name, indexes in by_topic(write.leader_epochs).items()
+                ],
+                coordinator_epoch=write.marker.coordinator_epoch,
+                transaction_version=write.marker.version,
+            )
+            for write in writes
+        ],
+        sender=sender,
+        sender_epoch=sender_epoch,
+        number=number,
+    )
+
+
+def read_marker_answers(
+    message: WriteTxnMarkersResponse, writes: Sequence[MarkerWrite]
+) -> list[Mapping[Partition, MarkerAnswer]]:
+    """What became of each. Raises WireError for an answer to something else."""
+    if [one.producer_id for one in message.markers] != [write.marker.producer_id for write in writes]:
+        raise WireError("markers of other producers than those that were sent")
+    return [
+        {
+            (topic.name, one.partition_index): MarkerAnswer(one.error_code, one.is_open)
+            for topic in result.topics
+            for one in topic.partitions
+            if (topic.name, one.partition_index) in write.leader_epochs
+        }
+        for result, write in zip(message.markers, writes, strict=True)
+    ]
+
+
+def write_verifications(questions: Sequence[Verification]) -> AddPartitionsToTxnRequest:
+    """The message of some questions."""
+    form = AddPartitionsToTxnRequest
+    return form(
+        transactions=[
+            form.AddPartitionsToTxnTransaction(
+                transactional_id=question.transactional_id,
+                producer_id=question.producer_id,
+                producer_epoch=question.producer_epoch,
+                verify_only=not question.adds,
+                topics=[
+                    form.AddPartitionsToTxnTopic(
+                        name=name, partitions=indexes, topic_id=dict(question.topic_ids).get(name, NIL_UUID)
+                    )
+                    for name, indexes in by_topic(question.partitions).items()
+                ],
+            )
+            for question in questions
+        ]
+    )
+
+
+def read_verification_answers(message: AddPartitionsToTxnResponse, questions: Sequence[Verification]) -> list[list[int]]:
+    """The error code of each partition of each question. Raises WireError for an answer to something else."""
+    asked = [question.transactional_id for question in questions]
+    if message.error_code:
+        return [[message.error_code] * len(question.partitions) for question in questions]
+    if [one.transactional_id for one in message.results_by_transaction] != asked:
+        raise WireError("other transactions than those that were asked about")
+    found = []
+    for result, question in zip(message.results_by_transaction, questions, strict=True):
+        errors = {
+            (topic.name, one.partition_index): one.partition_error_code
+            for topic in result.topic_results
+            for one in topic.results_by_partition
+        }
+        if not errors.keys() >= set(question.partitions):
+            raise WireError("no answer for some partitions")
+        found.append([errors[partition] for partition in question.partitions])
+    return found
