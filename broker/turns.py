@@ -63,11 +63,13 @@ class Turns:
     def __init__(self, order: TurnOrder | None = None, is_sending: Callable[[], bool] = lambda: True) -> None:
         self._order = order or TurnOrder()
         self._is_sending = is_sending
-        self._begun_s = asyncio.get_running_loop().time()
+        self._begun_s: float | None = None  # read at the first turn: a large request is decoded in a thread, without a loop
 
     async def take(self) -> None:
         """Call between two pieces of work, where it does no harm if the second is never done. Raises ClientGoneError."""
         now_s = asyncio.get_running_loop().time()
+        if self._begun_s is None:
+            self._begun_s = now_s
         if not self._order.is_over(now_s):
             return
         await self._order.next_turn()
