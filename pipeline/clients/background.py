@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,6 +112,20 @@ class SyncClient(ABC, Generic[C]):
         self.config = properties.load(schema, given)
         self._client = client_type.from_config(bootstrap, self.config)
         self._background = BackgroundLoop(f"penstock-{schema.part}")
+        self._close_by: float | None = None  # of a client that is being closed: no call waits longer (monotonic seconds)
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        """How long a call may wait whose caller gave this timeout (None: `default.api.timeout.ms`)."""
+        limit_s = self.config["default.api.timeout.ms"] / 1000 if timeout_s is None else timeout_s
+        return limit_s if self._close_by is None else max(0.0, min(limit_s, self._close_by - time.monotonic()))
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine on the loop for at most so long. Raises KafkaError REQUEST_TIMED_OUT."""
+        limit_s = self._limit_s(timeout_s)
+        try:
+            return self._background.call(work, limit_s)
+        except TimeoutError:
+            raise self._client.no_answer(limit_s * 1000) from None
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:
@@ -135,10 +150,17 @@ class SyncClient(ABC, Generic[C]):
     async def _shut(self) -> None:
         """End what lives on the loop beside the client."""
 
-    def _end(self) -> None:
+    def _end(self, timeout_s: float | None = None) -> None:
+        """End what lives on the loop; whatever waits for an answer meanwhile waits for at most so long (None: no limit)."""
+
         async def work() -> None:
-            await self._shut()
-            await self._client.close()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._shut()
+            except TimeoutError:
+                pass  # the broker finds out by itself that this client is gone
+            finally:
+                await self._client.close()
 
         self._background.call(work())
         self._background.stop()

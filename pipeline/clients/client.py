@@ -102,6 +102,7 @@ class Client:
         self._features: dict[str, int] = {}
         self._features_epoch = -1
         self._metadata_lock = asyncio.Lock()
+        self._trouble: KafkaError | None = None  # why the last request got no answer
         self._closed = False
         self._log = log.get(__name__, client_id=self.config["client.id"])
 
@@ -116,6 +117,12 @@ class Client:
         """Reach some broker and learn the cluster. Raises KafkaError when none answers within `timeout_ms`, by default
         `default.api.timeout.ms`."""
         await self.retry(lambda: self._ask_metadata([]), timeout_ms=timeout_ms)
+
+    def no_answer(self, timeout_ms: float) -> RequestTimedOut:
+        """The error of a call whose time is over, and no broker's answer says why."""
+        names = ",".join(f"{broker.host}:{broker.port}" for broker in self._bootstrap.values())
+        why = f" ({self._trouble.what})" if self._trouble is not None else ""
+        return RequestTimedOut(f"no answer from the cluster at `{names}` within {timeout_ms:.0f} ms{why}")
 
     async def close(self) -> None:
         """Close all connections; what waits on them fails with ConnectionLost."""
@@ -183,7 +190,9 @@ class Client:
             node.not_before = loop.time() + node.backoff.next_s()
             self._forget_roles(node_id)
             if isinstance(error, WireError):
-                raise ConnectionLost(f"`{broker.host}:{broker.port}`: {error}") from error
+                self._trouble = ConnectionLost(f"`{broker.host}:{broker.port}`: {error}")
+                raise self._trouble from error
+            self._trouble = error
             raise
         node.backoff.reset()
         self._connections[node_id, purpose] = connection
@@ -251,9 +260,11 @@ class Client:
 
         try:
             frame = await connection.request(encode, timeout_ms)
-        except (ConnectionLost, RequestTimedOut):
+        except (ConnectionLost, RequestTimedOut) as error:
             self._forget_roles(node_id)
+            self._trouble = error
             raise
+        self._trouble = None
         return self.decode(connection, request.API_KEY, version, frame)
 
     def decode(self, connection: Connection, api_key: int, version: int, frame: memoryview) -> Any:
@@ -313,18 +324,28 @@ class Client:
         most.
 
         `also` are further codes to try again on, `first_ms` is the first pause if not `retry.backoff.ms`. The
-        last error is raised when the time is over.
+        last error is raised when the time is over. An attempt that is under way then may take `request.timeout.ms` more: a
+        broker that answers slowly is heard, and after one that hangs another is asked.
         """
         loop = asyncio.get_running_loop()
         timeout_ms = timeout_ms if timeout_ms is not None else self.config["default.api.timeout.ms"]
         deadline = loop.time() + timeout_ms / 1000
+        limit_ms = timeout_ms + self.config["request.timeout.ms"]
+        limit_at = deadline + self.config["request.timeout.ms"] / 1000
+        failure: KafkaError | None = None
         backoff = self.backoff()
         if first_ms is not None:
             backoff = Backoff(first_ms, self.config["retry.backoff.max.ms"])
         while True:
             try:
-                return await attempt()
+                async with asyncio.timeout_at(limit_at) as limit:
+                    return await attempt()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise failure or self.no_answer(limit_ms) from None
             except KafkaError as error:
+                failure = error
                 pause_s = backoff.next_s()
                 lasting = not error.retriable and error.code not in also
                 if self._closed or lasting or loop.time() + pause_s > deadline:
@@ -347,10 +368,14 @@ class Client:
         if wanted is not None and not refresh and self._fresh(wanted):
             return self._cluster.only(wanted)
         asked_at = asyncio.get_running_loop().time()
-        async with self._metadata_lock:
-            # Another task may have asked for the same while this one waited for the lock.
-            if wanted is None or not wanted or not self._fresh(wanted, since=asked_at):
-                await self.retry(lambda: self._ask_metadata(wanted))
+
+        async def attempt() -> None:
+            async with self._metadata_lock:
+                # Another task may have asked for the same while this one waited for the lock.
+                if wanted is None or not wanted or not self._fresh(wanted, since=asked_at):
+                    await self._ask_metadata(wanted)
+
+        await self.retry(attempt)
         return self._cluster if wanted is None else self._cluster.only(wanted)
 
     def _fresh(self, topics: list[str], since: float | None = None) -> bool:

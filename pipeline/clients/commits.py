@@ -41,9 +41,9 @@ class Commits:
         self._last: Question[None] = Question(background)
         self._log = log.get(__name__, client_id=config["client.id"])
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str] | None]:
-        """The group's committed offsets with their metadata."""
-        return self._background.call(self._client.committed(self._group_id(), tps))
+    def committed(self, tps: Iterable[TopicPartition]) -> Coroutine[Any, Any, dict[TopicPartition, tuple[int, str] | None]]:
+        """The group's committed offsets with their metadata, for the loop."""
+        return self._client.committed(self._group_id(), tps)
 
     def begin(self, offsets: Offsets | None = None) -> Coroutine[Any, Any, None]:
         """A commit of these offsets, or of the positions as they are now, for the loop."""

@@ -14,6 +14,7 @@ transaction as the work's result (`Producer.send_offsets`, or a database's own) 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -34,6 +35,7 @@ from penstock.pipeline.clients.truncation import LogTruncatedError, Position
 
 __all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "Gaps", "LogTruncatedError", "PolledColumns"]
 
+CLOSE_TIMEOUT_S = 30.0
 BUSY_STEP_S = 0.2  # how often a poll that waits checks whether the group rebalances
 
 
@@ -58,7 +60,7 @@ class Consumer(SyncClient[Admin]):
             self._subscription = None if self.config["group.id"] is None else Subscription(*parts)
             self._positions = Positions(*parts)
             self._commits = Commits(*parts, self._positions, self._subscription)
-            self._background.call(self._client.start())
+            self._call(self._client.start())
 
     # What to read
 
@@ -78,9 +80,9 @@ class Consumer(SyncClient[Admin]):
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
-        self._revoke()
+        self._revoke_for_good()
         if self._subscription is not None:
-            self._background.call(self._subscription.end())
+            self._call(self._subscription.end())
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
         """Read these partitions, without a group's help. Positions: committed ones, else `auto.offset.reset`."""
@@ -102,14 +104,18 @@ class Consumer(SyncClient[Admin]):
         """Go on from this offset. Raises KeyError if the partition is not assigned."""
         self._positions.seek({tp: Position(offset)})
 
-    def seek_to(self, timestamps: Mapping[TopicPartition, int]) -> None:
+    def seek_to(self, timestamps: Mapping[TopicPartition, int], timeout_s: float | None = None) -> None:
         """Go on from the first offset at or after a timestamp (ms), or from EARLIEST or LATEST (also the end where no
         record is so late)."""
-        self._positions.seek_to(timestamps)
+        self._positions.seek(self._call(self._positions.at(timestamps), timeout_s))
 
-    def position(self, tp: TopicPartition) -> int:
+    def position(self, tp: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that `poll` will give. Raises KeyError if the partition is not assigned."""
-        return self._positions.position(tp)
+        limit_s = self._limit_s(timeout_s)
+        try:
+            return self._positions.position(tp, limit_s)
+        except UnderWay:
+            raise self._client.no_answer(limit_s * 1000) from None
 
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of all assigned partitions that have one."""
@@ -194,17 +200,27 @@ class Consumer(SyncClient[Admin]):
             if subscription.on_assigned is not None:
                 subscription.on_assigned(sorted(share))
 
-    def _revoke(self, step_s: Callable[[], float | None] = lambda: None) -> None:
+    def _revoke(self, step_s: StepTime) -> None:
         """The partitions go: commit while they are still ours, tell the user, forget them. Raises UnderWay."""
-        going = self.assignment()
-        if not going:
-            return
-        self._commits.commit_last(step_s())
+        if self.assignment():
+            self._commits.commit_last(step_s())
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         try:
             if self._subscription is not None and self._subscription.on_revoked is not None:
-                self._subscription.on_revoked(going)
+                self._subscription.on_revoked(self.assignment())
         finally:
             self._take_over(())
+
+    def _revoke_for_good(self) -> None:
+        """The same before the consumer leaves, which a commit without an answer doesn't keep it from."""
+        limit_s = self._limit_s(None)
+        try:
+            self._revoke(lambda: limit_s)
+        except UnderWay:
+            self._log.warning("the last commit failed: %s", self._client.no_answer(limit_s * 1000))
+            self._hand_over()
 
     def membership(self) -> dict[str, Any]:
         """Generation, member and instance id, for `Producer.send_offsets`."""
@@ -212,14 +228,19 @@ class Consumer(SyncClient[Admin]):
 
     # Commits
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str] | None]:
+    def committed(
+        self, tps: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, tuple[int, str] | None]:
         """The group's committed offsets with their metadata."""
-        return self._commits.committed(tps)
+        return self._call(self._commits.committed(tps), timeout_s)
 
-    def commit(self, offsets: Mapping[TopicPartition, int | tuple[int, str]] | None = None) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | tuple[int, str]] | None = None, timeout_s: float | None = None
+    ) -> None:
         """Commit offsets (by default the positions) and wait. Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID
-        or REBALANCE_IN_PROGRESS when the partitions may have gone to another member."""
-        self._background.call(self._commits.begin(offsets))
+        or REBALANCE_IN_PROGRESS when the partitions may have gone to another member; after REQUEST_TIMED_OUT the offsets may be
+        committed or not."""
+        self._call(self._commits.begin(offsets), timeout_s)
 
     def commit_async(
         self,
@@ -231,24 +252,26 @@ class Consumer(SyncClient[Admin]):
 
     # End
 
-    def close(self) -> None:
-        """Commit (with `enable.auto.commit`), leave the group, close the connections. Closing twice is nothing."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Commit (with `enable.auto.commit`), leave the group, close the connections. A broker that gives no answer is waited
+        for at most so long; a commit that fails for it is logged. Closing twice is nothing."""
         if self._closed:
             return
         self._closed = True
+        self._close_by = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
         try:
             if self._subscription is not None:
                 self._subscription.drop_join()
             if self._subscription is not None and self._subscription.is_active:
-                self._revoke()
+                self._revoke_for_good()
             elif self._commits.are_automatic and self.positions():
                 self.commit()
         except KafkaError as error:
             self._log.warning("the last commit failed: %s", error)
         finally:
-            self._end()
+            self._end(self._limit_s(timeout_s))
 
     async def _shut(self) -> None:
+        await self._positions.close()
         if self._subscription is not None:
             await self._subscription.end()
-        await self._positions.close()

@@ -53,6 +53,7 @@ class Dispatcher:
         self._flows: dict[TopicPartition, _Flow] = {}
         self._identity: tuple[int, int] | None = None if self._idempotent else (-1, -1)
         self._identifying: asyncio.Task[None] | None = None
+        self._closed = False
         self._log = log.get(__name__, client_id=config["client.id"])
 
     def pump(self, tp: TopicPartition) -> None:
@@ -124,7 +125,7 @@ class Dispatcher:
         if self._transaction is not None:
             return self._transaction.producer_id, self._transaction.producer_epoch
         if self._identity is None:
-            if self._identifying is None:
+            if self._identifying is None and not self._closed:
                 self._identifying = asyncio.create_task(self._identify())
             return None
         if flow.identity != self._identity:
@@ -167,6 +168,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Fail all that is not stored, and end."""
+        self._closed = True  # batches that fail from now on must not ask for a new identity
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
         if self._identifying is not None:
             self._identifying.cancel()

@@ -26,6 +26,7 @@ from penstock.pyx.wire.messages import (
 )
 
 JOIN_SLACK_MS = 5_000  # the coordinator answers a join when the rebalance timeout is over at the latest
+LEAVE_S = 5  # how long a member that leaves waits for the coordinator's answer
 NO_GENERATION = -1
 # The member is no longer what it was: it has to join again under a new id, and its partitions may have a new owner.
 LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
@@ -212,6 +213,9 @@ class Membership:
         self._forget_member()
         request = LeaveGroupRequest(group_id=self.group, members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)])
         try:
-            await self._client.ask_coordinator(self.group, "group", request, timeout_ms=5_000)
+            async with asyncio.timeout(LEAVE_S):
+                await self._client.ask_coordinator(self.group, "group", request)
         except KafkaError as error:
             self._log.info("could not leave the group in order: %s", error)
+        except TimeoutError:
+            self._log.info("could not leave the group in order: its coordinator gave no answer within %d s", LEAVE_S)

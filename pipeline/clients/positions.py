@@ -96,10 +96,10 @@ class Positions:
         """The same with their leader epochs."""
         return {tp: Position(buffer.position, buffer.leader_epoch) for tp, buffer in self._buffers.items()}
 
-    def position(self, tp: TopicPartition) -> int:
-        """Where a partition stands, found now if need be. Raises KeyError if it is not assigned."""
+    def position(self, tp: TopicPartition, wait_s: float) -> int:
+        """Where a partition stands, found now if need be. Raises KeyError if it is not assigned, and UnderWay."""
         if tp in self._unplaced:
-            self._place(None)
+            self._place(wait_s)
         return self._buffers[tp].position
 
     def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -109,10 +109,6 @@ class Positions:
                 raise KeyError(f"{tp} is not assigned")
             self._put(tp, position)
         self._apply()
-
-    def seek_to(self, timestamps: Mapping[TopicPartition, int]) -> None:
-        """Go on from what `Admin.list_offsets` has for a timestamp; from the end where no record is so late."""
-        self.seek(self._background.call(self._positions_at(timestamps)))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Give nothing of these partitions until `resume`."""
@@ -151,7 +147,7 @@ class Positions:
             if not self._buffers:
                 raise
 
-    def _place(self, wait_s: float | None) -> None:
+    def _place(self, wait_s: float) -> None:
         """Find positions for partitions that have none, and look where the logs of those stand that are held, once all before
         that is given out. Raises UnderWay."""
         missing = self._unplaced - self._paused
@@ -208,7 +204,7 @@ class Positions:
         parted = {tp: Position(cut.end, cut.epoch) for tp, cut in cuts.items() if cut.end >= 0}
         wanted = nowhere | lost | (cuts.keys() - parted.keys())
         if self._reset != "none" and wanted:
-            parted |= await self._positions_at(dict.fromkeys(wanted, EARLIEST if self._reset == "earliest" else LATEST))
+            parted |= await self.at(dict.fromkeys(wanted, EARLIEST if self._reset == "earliest" else LATEST))
         found: dict[TopicPartition, _Found] = {}
         for tp in read.keys() | missing:
             buffer, cut = held.get(tp), cuts.get(tp)
@@ -221,8 +217,9 @@ class Positions:
                 found[tp] = _Found(buffer, parted.get(tp) or read[tp], cut, is_right=tp not in cuts and tp not in lost)
         return found
 
-    async def _positions_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
-        """Offsets, and the epochs in which the log has them or ends there."""
+    async def at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
+        """What `Admin.list_offsets` has for timestamps, the end where no record is so late; with the epochs in which the log
+        has these offsets or ends there."""
         found = await self._client.list_offsets(timestamps, self._isolation)
         late = {tp: LATEST for tp, at in found.items() if at.offset < 0}
         ends = await self._client.list_offsets(late, self._isolation) if late else {}

@@ -66,7 +66,7 @@ class Producer(SyncClient[Client]):
         self._partitions: dict[str, tuple[float, int, list[int]]] = {}  # expiry, count, those with a leader
         self._log = log.get(__name__, client_id=config["client.id"])
         with self._beginning():
-            self._transaction = self._background.call(self._take_identity())
+            self._transaction = self._call(self._take_identity(), self._block_s)
             check_open = None if self._transaction is None else self._transaction.check_open
             self._accumulator = Accumulator(config, self._background, self._wake, check_open)
             self._dispatcher = Dispatcher(self._client, self._accumulator, self._transaction)
@@ -224,7 +224,7 @@ class Producer(SyncClient[Client]):
 
     def begin(self) -> None:
         """Open a transaction. Raises Fenced or KafkaError."""
-        self._background.call(self._transactional().begin())
+        self._call(self._transactional().begin(), self._block_s)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int | tuple[int, str]], group: str, **membership: Any) -> None:
         """Commit a consumer group's offsets with this transaction. `membership` takes `generation_id`,
