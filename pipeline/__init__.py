@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from penstock.pipeline.clients.fetcher import Fetched, Fetcher
     from penstock.pipeline.clients.producer import Producer, RecordMetadata
     from penstock.pipeline.clients.recordid import new_record_id
+    from penstock.pipeline.clients.simpleconsumer import SimpleConsumer
+    from penstock.pipeline.clients.streams import ConsumerConnector
     from penstock.pipeline.clients.transaction import Fenced, TransactionalSender
 
 __all__ = [
     "Admin",
     "Client",
     "Consumer",
+    "ConsumerConnector",
     "ConsumerRecord",
     "CorruptBatchError",
     "Fenced",
@@ -44,6 +47,7 @@ __all__ = [
     "Fetcher",
     "Producer",
     "RecordMetadata",
+    "SimpleConsumer",
     "TransactionalSender",
     "new_record_id",
 ]
@@ -52,6 +56,7 @@ _MODULES = {
     "Admin": "clients.admin",
     "Client": "clients.client",
     "Consumer": "clients.consumer",
+    "ConsumerConnector": "clients.streams",
     "ConsumerRecord": "clients.consumer",
     "Fenced": "clients.transaction",
     "Fetched": "clients.fetcher",
@@ -59,6 +64,7 @@ _MODULES = {
     "Producer": "clients.producer",
     "RecordMetadata": "clients.producer",
     "CorruptBatchError": "clients.consumer",
+    "SimpleConsumer": "clients.simpleconsumer",
     "TransactionalSender": "clients.transaction",
     "new_record_id": "clients.recordid",
 }

@@ -40,6 +40,7 @@ class Admin(Client):
     controller = quorum.controller
 
     list_offsets = logs.list_offsets
+    segment_offsets = logs.segment_offsets
     replica_ends = logs.replica_ends
     start_offset = logs.start_offset
     end_offset = logs.end_offset

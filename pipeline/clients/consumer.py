@@ -7,18 +7,23 @@
                 ...
             consumer.commit()
 
+or record by record, without end unless `consumer.timeout.ms` says so:
+
+        for record in consumer:
+            ...
+
 At least once: commit after the work. At most once: commit before it. Exactly once: keep the offset in the same
 transaction as the work's result (`Producer.send_offsets`, or a database's own) and `seek` to it at the start.
 """
 
 from __future__ import annotations
 
-import re
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from penstock import log
 from penstock.config import ConfigError
@@ -30,10 +35,10 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.commits import Commits
 from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer, PolledColumns
 from penstock.pipeline.clients.positions import Gaps, Positions, StepTime
-from penstock.pipeline.clients.subscription import Revoked, Subscription
+from penstock.pipeline.clients.subscription import Revoked, Subscription, TopicFilter, Topics
 from penstock.pipeline.clients.truncation import LogTruncatedError, Position
 
-__all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "Gaps", "LogTruncatedError", "PolledColumns"]
+__all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "Gaps", "LogTruncatedError", "PolledColumns", "TopicFilter"]
 
 CLOSE_TIMEOUT_S = 30.0
 BUSY_STEP_S = 0.2  # how often a poll that waits checks whether the group rebalances
@@ -55,6 +60,7 @@ class Consumer(SyncClient[Admin]):
         super().__init__(Admin, bootstrap, properties.CONSUMER, given)
         parts = self._client, self.config, self._background
         self._closed = False
+        self._turn_at = 0.0  # when records one by one have to wait for a turn of the group, of commits and fetches
         self._log = log.get(__name__, client_id=self.config["client.id"])
         with self._beginning():
             self._subscription = None if self.config["group.id"] is None else Subscription(*parts)
@@ -66,13 +72,13 @@ class Consumer(SyncClient[Admin]):
 
     def subscribe(
         self,
-        topics: Iterable[str] | re.Pattern[str],
+        topics: Topics,
         *,
         on_assigned: Revoked | None = None,
         on_revoked: Revoked | None = None,
     ) -> None:
-        """Take part in the group for these topics, or for all whose whole name matches a compiled pattern (new ones
-        too). The callbacks get the partitions that came and that go; `on_revoked` is called before they go."""
+        """Take part in the group for these topics, or for all whose whole name matches a compiled pattern or TopicFilter (new
+        ones too). The callbacks get the partitions that came and that go; `on_revoked` is called before they go."""
         if self._subscription is None:
             raise ConfigError("`subscribe` needs `group.id`")
         self._subscription.on_assigned, self._subscription.on_revoked = on_assigned, on_revoked
@@ -160,6 +166,40 @@ class Consumer(SyncClient[Admin]):
 
         self._poll(timeout_s, take)
         return polled
+
+    def poll_one(self, timeout_s: float = 1.0) -> ConsumerRecord | None:
+        """The next record; None after the timeout. The position is after it, so a commit counts it and no later one."""
+        buffer = self._positions.current
+        if buffer is not None and time.monotonic() < self._turn_at and not self._closed:
+            record = buffer.next_record()
+            if record is not None:
+                return record
+        polled: list[ConsumerRecord] = []
+
+        def take(buffer: PartitionBuffer) -> bool:
+            if not polled:
+                polled.extend(buffer.take_records(1))
+                self._positions.current = buffer if polled else None
+            return bool(polled)
+
+        self._positions.current = None
+        self._poll(timeout_s, take)
+        self._turn_at = time.monotonic() + BUSY_STEP_S
+        return polled[0] if polled else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; the loop ends once none has come for `consumer.timeout.ms`."""
+        limit_ms = self.config["consumer.timeout.ms"]
+        deadline = math.inf if limit_ms < 0 else time.monotonic() + limit_ms / 1000
+        while True:
+            record = self.poll_one(min(1.0, max(0.0, deadline - time.monotonic())))
+            if record is not None:
+                return record
+            if time.monotonic() >= deadline:
+                raise StopIteration
 
     def _poll(self, timeout_s: float, take: Callable[[PartitionBuffer], bool]) -> None:
         """Keep the group going, fetch, and give out, until something was given or the time is over."""

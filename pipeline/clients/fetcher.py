@@ -112,6 +112,44 @@ class Fetched:
         return self.topic, self.partition
 
 
+def unpack(
+    tp: TopicPartition, offset: int, part: FetchResponse.PartitionData, isolation: Isolation, check_crcs: bool
+) -> Fetched:
+    """The good batches of an answer to a fetch at an offset; the first corrupt one ends them."""
+    fetched = Fetched(*tp, [], offset, part.high_watermark, part.last_stable_offset, part.log_start_offset)
+    if not part.records:
+        return fetched
+    batches, garbage = split_sound(memoryview(part.records))
+    if garbage is not None and not batches:
+        fetched.error = garbage
+        return fetched
+    if not batches:
+        text = f"`{fetched.topic}` partition {fetched.partition}: a batch at {offset} longer than the answer"
+        fetched.error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+        return fetched
+    sound: list[RawBatch] = []
+    for batch in batches:
+        if batch.last_offset < offset:
+            continue
+        if check_crcs:
+            try:
+                batch.check()
+            except BatchError as error:
+                fetched.error, fetched.corrupt = error, batch
+                fetched.next_offset = max(fetched.next_offset, batch.base_offset)
+                break
+        sound.append(batch)
+        fetched.next_offset = batch.last_offset + 1
+        fetched.leader_epoch = batch.leader_epoch
+    fetched.last_batch = BatchMark.of(sound[-1]) if sound else None
+    fetched.error = fetched.error or garbage
+    if isolation == "read_committed":
+        fetched.batches = list(committed_only(sound, part.aborted_transactions or ()))
+    else:
+        fetched.batches = [batch for batch in sound if not batch.is_control]
+    return fetched
+
+
 @dataclass(eq=False, slots=True)
 class _State:
     topic: str
@@ -157,7 +195,7 @@ class Fetcher:
         check_crcs: bool = True,
     ) -> None:
         self.client = client
-        self._isolation_level = int(isolation == "read_committed")
+        self._isolation: Isolation = isolation
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
         self._max_wait_ms = max_wait_ms
@@ -396,7 +434,7 @@ class Fetcher:
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=self._max_bytes,
-            isolation_level=self._isolation_level,
+            isolation_level=int(self._isolation == "read_committed"),
             topics=list(topics.values()),
         )
 
@@ -423,51 +461,7 @@ class Fetcher:
         state.backoff.reset()
         state.trouble_since = None
         state.ends = part.log_start_offset, part.last_stable_offset, part.high_watermark
-        fetched = self._unpack(state, offset, part)
-        fetched.connection = connection
+        fetched = unpack((state.topic, state.partition), offset, part, self._isolation, self._check_crcs)
+        fetched.topic_id, fetched.connection = state.topic_id, connection
         if fetched.batches or fetched.next_offset != offset or fetched.error is not None:
             self._results.append(_Result(state, generation, fetched))
-
-    def _unpack(self, state: _State, offset: int, part: FetchResponse.PartitionData) -> Fetched:
-        """The good batches of an answer from the position on; the first corrupt one ends them."""
-        fetched = Fetched(
-            state.topic,
-            state.partition,
-            [],
-            offset,
-            part.high_watermark,
-            part.last_stable_offset,
-            part.log_start_offset,
-            topic_id=state.topic_id,
-        )
-        if not part.records:
-            return fetched
-        batches, garbage = split_sound(memoryview(part.records))
-        if garbage is not None and not batches:
-            fetched.error = garbage
-            return fetched
-        if not batches:
-            text = f"`{state.topic}` partition {state.partition}: a batch at {offset} longer than the answer"
-            fetched.error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
-            return fetched
-        sound: list[RawBatch] = []
-        for batch in batches:
-            if batch.last_offset < offset:
-                continue
-            if self._check_crcs:
-                try:
-                    batch.check()
-                except BatchError as error:
-                    fetched.error, fetched.corrupt = error, batch
-                    fetched.next_offset = max(fetched.next_offset, batch.base_offset)
-                    break
-            sound.append(batch)
-            fetched.next_offset = batch.last_offset + 1
-            fetched.leader_epoch = batch.leader_epoch
-        fetched.last_batch = BatchMark.of(sound[-1]) if sound else None
-        fetched.error = fetched.error or garbage
-        if self._isolation_level:
-            fetched.batches = list(committed_only(sound, part.aborted_transactions or ()))
-        else:
-            fetched.batches = [batch for batch in sound if not batch.is_control]
-        return fetched

@@ -59,6 +59,24 @@ async def list_offsets(
     return await ask_leaders(client, wanted, build, read)
 
 
+async def segment_offsets(client: Client, tp: TopicPartition, timestamp: int, most: int) -> list[int]:
+    """Where segments begin that are older than a timestamp by their files' times, newest first; for LATEST the log's end before
+    them. Raises KafkaError UNSUPPORTED_VERSION at brokers without ListOffsets' version 0 (Kafka from 4.0 on)."""
+    request_type = messages.ListOffsetsRequest
+    place = request_type.ListOffsetsPartition(partition_index=tp[1], timestamp=timestamp, max_num_offsets=most)
+    request = request_type(replica_id=-1, topics=[request_type.ListOffsetsTopic(name=tp[0], partitions=[place])])
+
+    async def attempt() -> list[int]:
+        answer: messages.ListOffsetsResponse = await client.send(await client.leader(*tp), request, versions=(0, 0))
+        part = answer.topics[0].partitions[0]
+        if part.error_code:
+            client.forget(tp[0])
+        raise_for(part.error_code, f"offsets of `{tp[0]}` partition {tp[1]}")
+        return list(part.old_style_offsets)
+
+    return await client.retry(attempt)
+
+
 async def replica_ends(
     client: Client, replicas: Mapping[int, Collection[TopicPartition]]
 ) -> dict[int, dict[TopicPartition, int]]:

@@ -109,6 +109,17 @@ class PartitionBuffer:
             self._skip_left_out()
         return taken
 
+    def next_record(self) -> ConsumerRecord | None:
+        """The next record of the batch that is open; None once that is used up."""
+        if not self._records:
+            return None
+        record = self._records.popleft()
+        self.position = record.offset + 1
+        self._note_epoch(self._opened)
+        if not self._records:
+            self._skip_left_out()
+        return record
+
     def _open_next(self) -> bool:
         """Make sure that there are records to give out, if batches are left."""
         while not self._records and self._batches:

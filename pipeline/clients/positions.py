@@ -73,6 +73,7 @@ class Positions:
         self._paused: set[TopicPartition] = set()
         self._search: Question[dict[TopicPartition, _Found]] = Question(background)
         self.gaps = Gaps()
+        self.current: PartitionBuffer | None = None  # whose open batch is given out record by record, until anything changes
         self._log = log.get(__name__, client_id=config["client.id"])
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
@@ -126,6 +127,7 @@ class Positions:
 
     def _apply(self) -> None:
         """Give the fetcher the offsets it goes on from."""
+        self.current = None
         offsets = {
             tp: buffer.fetch_offset
             for tp, buffer in self._buffers.items()

@@ -98,6 +98,9 @@ CONSUMER = _table(
     Property("session.timeout.ms", parse_int(1, INT_MAX), 45_000, "Silence after which a member is dropped."),
     Property("heartbeat.interval.ms", parse_int(1, INT_MAX), 3_000, "Pause between heartbeats."),
     Property("max.poll.interval.ms", parse_int(1, INT_MAX), 300_000, "Without poll for so long the member leaves."),
+    Property(
+        "consumer.timeout.ms", parse_int(-1, LONG_MAX), -1, "A loop over records ends without one for so long; -1: never."
+    ),
     Property("max.poll.records", parse_int(1, INT_MAX), 500, "Most records that one poll returns."),
     Property("auto.offset.reset", parse_choice("earliest", "latest", "none"), "latest", "Start without a position."),
     Property("enable.auto.commit", parse_bool, True, "Whether positions are committed in the background."),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.config import Config
+from penstock.config import Config, ConfigError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question, UnderWay
 from penstock.pipeline.clients.client import TopicPartition
@@ -17,6 +17,27 @@ from penstock.pipeline.clients.positions import StepTime
 
 MISSING_TOPIC_S = 1.0
 Revoked = Callable[[list[TopicPartition]], None]
+
+
+class TopicFilter:
+    """Topics by name: those whose whole name matches `allow` (None: all) and doesn't match `deny`. Raises ConfigError for what
+    is no regular expression."""
+
+    def __init__(self, allow: str | re.Pattern[str] | None = None, deny: str | re.Pattern[str] | None = None) -> None:
+        try:
+            self._allow = None if allow is None else re.compile(allow)
+            self._deny = None if deny is None else re.compile(deny)
+        except re.error as error:
+            raise ConfigError(f"`{error.pattern!s}` is no regular expression: {error}") from None
+
+    def matches(self, name: str) -> bool:
+        """Whether it is one of them."""
+        if self._deny is not None and self._deny.fullmatch(name):
+            return False
+        return self._allow is None or self._allow.fullmatch(name) is not None
+
+
+Topics = Iterable[str] | re.Pattern[str] | TopicFilter
 
 
 class Subscription:
@@ -29,7 +50,7 @@ class Subscription:
         self._metadata_age_s = config["metadata.max.age.ms"] / 1000
         self._member = Membership(client, config["group.id"], config)
         self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
+        self._filter: TopicFilter | None = None
         self._shape: dict[str, int] = {}  # partition counts when the group last joined
         self._look_at = 0.0
         self._look: Question[Cluster] = Question(background)
@@ -37,8 +58,8 @@ class Subscription:
 
     @property
     def is_active(self) -> bool:
-        """Whether there are topics, or a pattern, that it is for."""
-        return bool(self._topics) or self._pattern is not None
+        """Whether there are topics, or a filter, that it is for."""
+        return bool(self._topics) or self._filter is not None
 
     @property
     def is_lost(self) -> bool:
@@ -49,10 +70,12 @@ class Subscription:
         """Generation, member and instance id."""
         return self._member.identity()
 
-    def begin(self, topics: Iterable[str] | re.Pattern[str]) -> None:
-        """Take part for these topics, or for all of a pattern."""
-        self._pattern = topics if isinstance(topics, re.Pattern) else None
-        self._topics = frozenset() if isinstance(topics, re.Pattern) else frozenset(topics)
+    def begin(self, topics: Topics) -> None:
+        """Take part for these topics, or for all of a pattern or filter."""
+        if isinstance(topics, re.Pattern):
+            topics = TopicFilter(topics)
+        self._filter = topics if isinstance(topics, TopicFilter) else None
+        self._topics = frozenset() if isinstance(topics, TopicFilter) else frozenset(topics)
         self._member.joined = False
         self._look_at = 0.0
         self._look.drop()
@@ -60,7 +83,7 @@ class Subscription:
     async def end(self) -> None:
         """Leave the group."""
         await self._member.leave()
-        self._topics, self._pattern = frozenset(), None
+        self._topics, self._filter = frozenset(), None
 
     def drop_join(self) -> None:
         """Do not wait for the others any more."""
@@ -88,17 +111,18 @@ class Subscription:
         return self._join.answer(step_s(), lambda: member.join(self._topics))
 
     def _look_at_topics(self, wait_s: float) -> None:
-        """Once in `metadata.max.age.ms` (and before the first join): new topics of a pattern, grown topics. While a
+        """Once in `metadata.max.age.ms` (and before the first join): new topics of a filter, grown topics. While a
         topic is missing, each second. Raises UnderWay."""
         now = time.monotonic()
         if now < self._look_at:
             return
-        pattern = self._pattern
-        wanted = None if pattern is not None else sorted(self._topics)
+        chosen = self._filter
+        wanted = None if chosen is not None else sorted(self._topics)
         cluster = self._look.answer(wait_s, lambda: self._client.metadata(wanted, refresh=True))
-        if pattern is not None:
-            names = {name for name, info in cluster.topics.items() if not info.internal and pattern.fullmatch(name)}
-            self._topics = frozenset(names)
+        if chosen is not None:
+            self._topics = frozenset(
+                name for name, info in cluster.topics.items() if not info.internal and chosen.matches(name)
+            )
         shape = {name: len(info.partitions) for name, info in cluster.topics.items() if name in self._topics}
         missing = bool(self._topics - set(shape))
         self._look_at = now + (MISSING_TOPIC_S if missing else self._metadata_age_s)

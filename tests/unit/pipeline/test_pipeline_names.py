@@ -7,7 +7,7 @@ import pytest
 import penstock.pipeline as pipeline
 
 PUBLIC = """
-Admin Client Consumer ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Producer RecordMetadata TransactionalSender
+Admin Client Consumer ConsumerConnector ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Producer RecordMetadata SimpleConsumer TransactionalSender
 new_record_id
 """
 
