@@ -88,7 +88,7 @@ class Consumer(SyncClient[Admin]):
         """Leave the group and forget all partitions."""
         self._revoke_for_good()
         if self._subscription is not None:
-            self._call(self._subscription.end())
+            self._background.call(self._subscription.end())
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
         """Read these partitions, without a group's help. Positions: committed ones, else `auto.offset.reset`."""

@@ -212,10 +212,11 @@ class Membership:
             return
         self._forget_member()
         request = LeaveGroupRequest(group_id=self.group, members=[LeaveGroupRequest.MemberIdentity(member_id=member_id)])
+        limit_s = min(LEAVE_S, self._config["default.api.timeout.ms"] / 1000)
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(limit_s):
                 await self._client.ask_coordinator(self.group, "group", request)
         except KafkaError as error:
             self._log.info("could not leave the group in order: %s", error)
         except TimeoutError:
-            self._log.info("could not leave the group in order: its coordinator gave no answer within %d s", LEAVE_S)
+            self._log.info("could not leave the group in order: its coordinator gave no answer within %.1f s", limit_s)

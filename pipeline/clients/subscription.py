@@ -81,7 +81,7 @@ class Subscription:
         self._look.drop()
 
     async def end(self) -> None:
-        """Leave the group."""
+        """Leave the group, as far as its coordinator answers."""
         await self._member.leave()
         self._topics, self._filter = frozenset(), None
 
