@@ -155,8 +155,7 @@ cdef int64_t _write_partition(
     elif has_start and flexible and r.removed_below > 0:
         _write_removed_below(w, r)
     elif _find_leader(job, partition, r, &leader):
-        leaders.insert(leader.broker)
-        write_leader(w, TAG_CURRENT_LEADER, &leader)
+        write_leader(w, TAG_CURRENT_LEADER, &leader, leaders)
     else:
         write_no_tags(w, flexible)
     return file_bytes

@@ -47,8 +47,9 @@ cdef void addresses_set(Addresses* addresses, vector[vector[Address]]& listeners
 cdef bint find_leader(
     const Addresses* addresses, Partition* partition, int16_t error, Leader* out
 ) noexcept nogil
-# The tagged fields of a partition: its leader, as this tag.
-cdef void write_leader(Writer* w, uint32_t tag, const Leader* leader) noexcept nogil
+# The tagged fields of a partition: its leader, as this tag. `brokers` gets it, here, since a set that finds no memory
+# asks for the GIL.
+cdef void write_leader(Writer* w, uint32_t tag, const Leader* leader, ordered_set[int32_t]& brokers) noexcept nogil
 # The tagged fields of a whole answer: the addresses of these brokers on a listener, as far as they are known.
 cdef void write_addresses(
     Writer* w, Addresses* addresses, int32_t listener, ordered_set[int32_t]& brokers

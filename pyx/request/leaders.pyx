@@ -52,7 +52,8 @@ cdef bint find_leader(
     return out.broker != NO_BROKER
 
 
-cdef void write_leader(Writer* w, uint32_t tag, const Leader* leader) noexcept nogil:
+cdef void write_leader(Writer* w, uint32_t tag, const Leader* leader, ordered_set[int32_t]& brokers) noexcept nogil:
+    brokers.insert(leader.broker)
     write_uvarint(w, 1)
     write_uvarint(w, tag)
     write_uvarint(w, LEADER_BYTES)
@@ -120,8 +121,7 @@ cdef void name_leaders(
     memset(&named, 0, sizeof(Writer))
     for place in places:
         write_raw(&named, w.p + at, place.first - at)
-        write_leader(&named, tag, &place.second)
-        brokers.insert(place.second.broker)
+        write_leader(&named, tag, &place.second, brokers)
         at = place.first + NO_TAGS_BYTES
     write_raw(&named, w.p + at, w.n - NO_TAGS_BYTES - at)
     write_addresses(&named, addresses, listener, brokers)
