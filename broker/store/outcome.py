@@ -10,6 +10,7 @@ zxid, and higher than `before`, the newest that the session had seen when it ask
     set        no change of the node since, or no node, as above     it didn't arrive, or was refused
                the next version, the same bytes                      done  (KAFKA-2729: BadVersion from one's own write)
                the next version, other bytes                         it was refused
+               no version above the expected one                     it didn't arrive: versions only grow
                any version, the same bytes, and no other change      as good as done
     delete     the node of before is there                           it didn't arrive, or was refused
                no node, as above                                     it didn't arrive, or was refused
@@ -104,7 +105,7 @@ def _tells(one: Operation, nodes: Nodes, before: int, session: int, *, twice: bo
             mine = node.stat.ephemeral_session == session if ephemeral else node.stat.version == 0 and node.data == data != b""
             return LostOutcome.DONE if mine and not twice else LostOutcome.UNKNOWN
         case Set(_, data, version):
-            if node.stat.modified_zxid <= before:
+            if node.stat.modified_zxid <= before or (was_there and node.stat.version <= version):
                 return LostOutcome.NOT_DONE
             if twice or not was_there or version not in (ANY_VERSION, node.stat.version - 1):
                 return LostOutcome.UNKNOWN

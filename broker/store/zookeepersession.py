@@ -231,8 +231,11 @@ class Session:
             missed, self._missed = self._missed, []
             for path, watch in missed:
                 watch(path, Event.MISSED)
-            for call in [call for call in self._sent if call.connection != self._connection]:
-                await self._settle_call(call)
+            lost = [call for call in self._sent if call.connection != self._connection]
+            # All before any is sent again: one that is would change what the nodes tell about those behind it.
+            found = [(call, await self._find_out(call)) for call in lost]
+            for call, (became, answers) in found:
+                self._settle_call(call, became, answers)
         except UNANSWERED:
             return  # This connection is gone, too; the state that follows says so.
         except exceptions.KazooException as error:
@@ -241,15 +244,13 @@ class Session:
         self.ready.set()
         self._pump()
 
-    async def _settle_call(self, call: _Call) -> None:
-        if call.writes and not call.answer.done():
-            became, answers = await self._find_out(call)
-            if call not in self._sent:
-                return  # Its answer was on the way all the same.
-            if became is LostOutcome.DONE:
-                return self._done(call, answers)
-            if became is LostOutcome.UNKNOWN:
-                return self._fail(call, UnknownOutcomeError(call.path, "the connection to ZooKeeper broke before it answered"))
+    def _settle_call(self, call: _Call, became: LostOutcome, answers: list[str | int | None]) -> None:
+        if call not in self._sent:
+            return  # Its answer was on the way all the same.
+        if became is LostOutcome.DONE:
+            return self._done(call, answers)
+        if became is LostOutcome.UNKNOWN:
+            return self._fail(call, UnknownOutcomeError(call.path, "the connection to ZooKeeper broke before it answered"))
         del self._sent[call]
         if call.answer.done():
             return
@@ -260,6 +261,8 @@ class Session:
         self._send(call)
 
     async def _find_out(self, call: _Call) -> tuple[LostOutcome, list[str | int | None]]:
+        if not call.writes or call.answer.done():
+            return LostOutcome.NOT_DONE, []  # A read is asked for again; whose caller has given up is forgotten.
         try:
             nodes = await self._look(call.writes)
         except UNANSWERED:

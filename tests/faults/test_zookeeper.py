@@ -17,6 +17,7 @@ from penstock.broker.context import Endpoint
 from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
 from penstock.broker.store.base import (
+    ANY_VERSION,
     BadVersionError,
     Check,
     Create,
@@ -182,6 +183,22 @@ def test_a_change_that_was_refused_while_the_connection_was_away_is_refused(worl
         home.proxy.cut()
         with pytest.raises(NodeExistsError):
             await again
+
+    world(scenario)
+
+
+def test_changes_of_one_node_that_never_arrived_are_all_made_in_their_order(world: Play) -> None:
+    """What is sent again for the first doesn't hide what became of the next ones."""
+
+    async def scenario(home: World) -> None:
+        for name, versions in (("/n", range(3)), ("/m", [ANY_VERSION] * 3)):
+            await home.store.create(name)
+            await home.store.sync()
+            home.proxy.lose("requests")
+            setting = [await sent(home.store, home.store.set(name, b"%d" % n, at)) for n, at in enumerate(versions)]
+            home.proxy.cut()
+            assert await asyncio.gather(*setting) == [1, 2, 3]
+            assert (await home.store.get(name))[0] == b"2"
 
     world(scenario)
 
