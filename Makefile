@@ -128,9 +128,13 @@ test-quick: ext
 	$(PYTEST) -m "not kafka and not spark" --ignore tests/deploy $(TESTS)
 
 # sdist -> wheel -> an empty virtual environment outside the checkout, where all that is promised of a package is tried.
-.PHONY: package
+# WHEEL: one that is there already, instead of another that is made.
+WHEEL ?=
+.PHONY: package package-wheel
 package: build/stamp-venv
-	$(BIN)/python tests/package/run.py
+	$(BIN)/python tests/package/run.py $(if $(WHEEL),--wheel $(WHEEL))
+package-wheel: build/stamp-venv
+	$(BIN)/python tests/package/run.py --make build/package
 
 # Debian 13 (Python 3.13, RocksDB 9.10) in a chroot below build/, which is made the first time: the tree is built there, its quick
 # tests run, and the package is tried; as root.
@@ -264,10 +268,12 @@ APT_FUZZ := clang libclang-rt-14-dev
 SECONDS ?= 10
 RUNS ?= -1
 FUZZ_JOBS ?= 1
-.PHONY: fuzz
-fuzz: build
+.PHONY: fuzz fuzz-modules
+fuzz-modules: build
 	$(call install,$(APT_FUZZ))
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) -e '.[fuzz]'
+	PYTHONPATH=tests $(BIN)/python -m fuzz.build
+fuzz: fuzz-modules
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS) --runs $(RUNS) --jobs $(FUZZ_JOBS)
 
 # Others' programs and test suites against one broker, or three; the first run fetches and builds them. `make compat SUITES=kcat`.
