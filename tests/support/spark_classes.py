@@ -46,5 +46,5 @@ def _run_once(archive: Path) -> None:
             broker.close()
 
 
-if __name__ == "__main__":  # ahead of a run of tests, none of which is to wait for it
+if __name__ == "__main__":  # while a run of tests begins: the first of them that need it wait for the rest of it
     options()
