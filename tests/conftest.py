@@ -34,7 +34,7 @@ LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "mo
 # The tests that start JVMs are those of two processes, however many there are: each JVM wants a processor for itself. These are
 # the first one's, about half of that time; all that uses the fixtures of Apache Kafka is among them, and shares the nodes. A
 # ZooKeeper that is up asks for little, so tests of clusters around one are anybody's.
-FIRST_WITH_JVMS = ("spark/test_nights.py", "spark/test_etl_interrupts.py", "demo/")
+FIRST_WITH_JVMS = ("spark/test_nights.py", "spark/test_etl_interrupts.py", "demo/", "unit/bench/")
 KAFKAS = {"apache_kafka", "second_kafka"}
 
 
