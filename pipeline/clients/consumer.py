@@ -222,7 +222,7 @@ class Consumer(SyncClient[Admin]):
                     return
             except UnderWay:
                 pass
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self._positions.is_stuck():
                 self._positions.raise_error()
                 return
 

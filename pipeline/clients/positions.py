@@ -266,6 +266,11 @@ class Positions:
                 raise buffer.error
         return given
 
+    def is_stuck(self) -> bool:
+        """Whether nothing can come: each partition that isn't paused stands still with an error."""
+        asked = [buffer for tp, buffer in self._buffers.items() if tp not in self._paused]
+        return bool(asked) and not self._unplaced - self._paused and all(buffer.error is not None for buffer in asked)
+
     def raise_error(self) -> None:
         """Raise the error of a partition that stands still, if there is one."""
         for buffer in self._buffers.values():
