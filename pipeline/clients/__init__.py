@@ -37,6 +37,7 @@ subscription      the topics of a group's member, when it joins
 commits           what a consumer commits, and when
 membership        a consumer's membership of its group
 assignors         how a group's leader shares partitions out
+stickiness        how `sticky` and `cooperative-sticky` do that
 streams           `ConsumerConnector`: records out as streams, one for each thread
 simpleconsumer    `SimpleConsumer`: fetches at offsets that the caller keeps
 """

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.config import ConfigError
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.partitionlists import by_topic, number
-from penstock.pyx.wire.consumerprotocol import read_assignment, read_subscription
+from penstock.pipeline.clients.stickiness import NO_GENERATION, Assignment, Member, assign_sticky, withhold
+from penstock.pyx.wire.consumerprotocol import read_assignment, read_subscription, version_of
 from penstock.pyx.wire.header import encode_versioned
-from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription, StickyAssignorUserData
 
-PROTOCOL_VERSION = 0  # all that eager assignors need; every client reads it
+ASSIGNMENT_VERSION = 0
+PLAIN_VERSION = 0  # of a subscription that says no more than topics: every client reads it
+USER_DATA_VERSION = 1
+RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY = "range", "roundrobin", "sticky", "cooperative-sticky"
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member as the leader sees it."""
-
-    member_id: str
-    topics: tuple[str, ...]
-    group_instance_id: str | None = None
-
-    @property
-    def order(self) -> tuple[bool, str, str]:
-        """Java's order of members: static ones first, by their instance id, then by member id."""
-        return self.group_instance_id is None, self.group_instance_id or "", self.member_id
+Assignor = Callable[[Mapping[str, int], Sequence[Member]], Assignment]
 
 
-Assignment = dict[str, list[TopicPartition]]
-Assignor = Callable[[Mapping[str, int], Iterable[Member]], Assignment]
-
-
-def assign_range(partitions: Mapping[str, int], members: Iterable[Member]) -> Assignment:
+def assign_range(partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
     """Kafka's `range`: for each topic by itself, neighbouring partitions to the members in order, the first members one
     more when it does not come out even. Topics that don't exist are left out."""
     ordered = sorted(members, key=lambda member: member.order)
@@ -49,7 +36,7 @@ def assign_range(partitions: Mapping[str, int], members: Iterable[Member]) -> As
     return assigned
 
 
-def assign_roundrobin(partitions: Mapping[str, int], members: Iterable[Member]) -> Assignment:
+def assign_roundrobin(partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
     """Kafka's `roundrobin`: all partitions of all topics, one after the other, to the next member that wants it."""
     ordered = sorted(members, key=lambda member: member.order)
     assigned: Assignment = {member.member_id: [] for member in ordered}
@@ -63,7 +50,17 @@ def assign_roundrobin(partitions: Mapping[str, int], members: Iterable[Member]) 
     return assigned
 
 
-ASSIGNORS: dict[str, Assignor] = {"range": assign_range, "roundrobin": assign_roundrobin}
+def assign_cooperatively(partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    """Kafka's `cooperative-sticky`: members go on with what they keep; what changes its owner waits until that gave it back."""
+    return withhold(assign_sticky(partitions, members), members)
+
+
+ASSIGNORS: dict[str, Assignor] = {
+    RANGE: assign_range,
+    ROUNDROBIN: assign_roundrobin,
+    STICKY: assign_sticky,
+    COOPERATIVE_STICKY: assign_cooperatively,
+}
 
 
 def chosen(names: Iterable[str]) -> dict[str, Assignor]:
@@ -76,21 +73,58 @@ def chosen(names: Iterable[str]) -> dict[str, Assignor]:
     return found
 
 
-def encode_subscription(topics: Iterable[str]) -> bytes:
-    """A member's wishes for JoinGroup."""
-    return encode_versioned(ConsumerProtocolSubscription(topics=sorted(topics)), PROTOCOL_VERSION)
+def are_cooperative(names: Iterable[str]) -> bool:
+    """Whether a member that lists these assignors keeps its partitions while the group rebalances. In a list with others, as on
+    the way from `range` to `cooperative-sticky`, it gives them back first, since any of the list may be chosen."""
+    return set(names) == {COOPERATIVE_STICKY}
 
 
-def decode_subscription(data: bytes | memoryview) -> tuple[str, ...]:
-    """The topics of a member's wishes. Raises WireError."""
-    return tuple(read_subscription(data).topics)
+def encode_subscription(
+    name: str,
+    topics: Iterable[str],
+    owned: Sequence[TopicPartition] = (),
+    generation: int = NO_GENERATION,
+    rack: str | None = None,
+) -> bytes:
+    """A member's wishes for JoinGroup, as the assignor of this name reads them. owned: what the member has, or for `sticky` had
+    last, since this generation."""
+    share = ConsumerProtocolSubscription.TopicPartition
+    message = ConsumerProtocolSubscription(topics=sorted(topics), rack_id=rack)
+    version = PLAIN_VERSION if rack is None else ConsumerProtocolSubscription.MAX_VERSION
+    if name == COOPERATIVE_STICKY:
+        message.owned_partitions = [share(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned, number)]
+        message.generation_id = generation
+        version = ConsumerProtocolSubscription.MAX_VERSION
+    elif name == STICKY and owned:
+        last = StickyAssignorUserData.TopicPartition
+        previous = [last(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned, number)]
+        message.user_data = StickyAssignorUserData(previous_assignment=previous, generation=generation).encode(
+            USER_DATA_VERSION
+        )
+    return encode_versioned(message, version)
+
+
+def decode_subscription(
+    data: bytes | memoryview, member_id: str = "", group_instance_id: str | None = None, name: str = RANGE
+) -> Member:
+    """A member by its wishes, as the assignor of this name reads them. Raises WireError."""
+    wishes = read_subscription(data)
+    topics = tuple(wishes.topics)
+    if name == STICKY and wishes.user_data:
+        had = StickyAssignorUserData.decode(wishes.user_data, USER_DATA_VERSION)
+        owned = tuple((share.topic, n) for share in had.previous_assignment for n in share.partitions)
+        return Member(member_id, topics, group_instance_id, owned, had.generation)
+    if name != COOPERATIVE_STICKY or version_of(bytes(data)) < 1:
+        return Member(member_id, topics, group_instance_id)
+    owned = tuple((share.topic, n) for share in wishes.owned_partitions for n in share.partitions)
+    return Member(member_id, topics, group_instance_id, owned, wishes.generation_id)
 
 
 def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
     """A member's share for SyncGroup."""
     share = ConsumerProtocolAssignment.TopicPartition
     shares = [share(topic=topic, partitions=numbers) for topic, numbers in by_topic(tps, number)]
-    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=shares), PROTOCOL_VERSION)
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=shares), ASSIGNMENT_VERSION)
 
 
 def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:

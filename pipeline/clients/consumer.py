@@ -60,6 +60,7 @@ class Consumer(SyncClient[Admin]):
         super().__init__(Admin, bootstrap, properties.CONSUMER, given)
         parts = self._client, self.config, self._background
         self._closed = False
+        self._share: list[TopicPartition] | None = None  # was assigned, and is not taken yet
         self._turn_at = 0.0  # when records one by one have to wait for a turn of the group, of commits and fetches
         self._log = log.get(__name__, client_id=self.config["client.id"])
         with self._beginning():
@@ -76,17 +77,22 @@ class Consumer(SyncClient[Admin]):
         *,
         on_assigned: Revoked | None = None,
         on_revoked: Revoked | None = None,
+        on_lost: Revoked | None = None,
     ) -> None:
         """Take part in the group for these topics, or for all whose whole name matches a compiled pattern or TopicFilter (new
-        ones too). The callbacks get the partitions that came and that go; `on_revoked` is called before they go."""
+        ones too). The callbacks get the partitions that came and that go; `on_revoked` is called before they go, while they can
+        be committed, `on_lost` (by default `on_revoked`) where they may be another member's by now."""
         if self._subscription is None:
             raise ConfigError("`subscribe` needs `group.id`")
         self._subscription.on_assigned, self._subscription.on_revoked = on_assigned, on_revoked
+        self._subscription.on_lost = on_lost or on_revoked
+        self._share = None
         self._subscription.begin(topics)
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
         self._revoke_for_good()
+        self._share = None
         if self._subscription is not None:
             self._background.call(self._subscription.end())
 
@@ -229,29 +235,55 @@ class Consumer(SyncClient[Admin]):
     # Group
 
     def _keep_group(self, step_s: StepTime) -> None:
-        """Join (again) if that is needed. Raises UnderWay while others are waited for. Callbacks run here."""
+        """Join (again) if that is needed. Raises UnderWay while others are waited for, unless there is something to read
+        meanwhile. Callbacks run here."""
         subscription = self._subscription
         if subscription is None:
             return
         subscription.note_poll()
-        share = subscription.join(step_s, self._revoke) if subscription.is_active else None
-        if share is not None:
-            self._take_over(share)
-            if subscription.on_assigned is not None:
-                subscription.on_assigned(sorted(share))
+        if not subscription.is_active:
+            return
+        reads_on = subscription.keeps_partitions and bool(self.assignment())
+        try:
+            if self._share is None:
+                self._share = subscription.join((lambda: 0.0) if reads_on else step_s, self._revoke, self.assignment)
+            if self._share is not None:
+                self._take_share(subscription, self._share, step_s)
+                self._share = None
+        except UnderWay:
+            if not reads_on:
+                raise
+
+    def _take_share(self, subscription: Subscription, share: list[TopicPartition], step_s: StepTime) -> None:
+        """Read what the group's leader assigned. A cooperative member gives back first what it had and others get."""
+        held = set(self.assignment())
+        going = sorted(held - set(share))
+        if going:
+            self._commits.commit_last(step_s())
+            self._hand_over(going)
+        self._take_over(share)
+        if going:
+            subscription.join_again()
+        if subscription.on_assigned is not None:
+            subscription.on_assigned(sorted(set(share) - held))
 
     def _revoke(self, step_s: StepTime) -> None:
-        """The partitions go: commit while they are still ours, tell the user, forget them. Raises UnderWay."""
-        if self.assignment():
+        """All partitions go: commit while they are still ours, tell the user, forget them. Raises UnderWay."""
+        going = self.assignment()
+        if going:
             self._commits.commit_last(step_s())
-            self._hand_over()
+            self._hand_over(going)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, going: list[TopicPartition]) -> None:
+        """Tell the user of partitions that go, and forget them."""
+        subscription = self._subscription
         try:
-            if self._subscription is not None and self._subscription.on_revoked is not None:
-                self._subscription.on_revoked(self.assignment())
+            if subscription is not None:
+                told = subscription.on_lost if subscription.is_lost else subscription.on_revoked
+                if told is not None:
+                    told(going)
         finally:
-            self._take_over(())
+            self._take_over(set(self.assignment()) - set(going))
 
     def _revoke_for_good(self) -> None:
         """The same before the consumer leaves, which a commit without an answer doesn't keep it from."""
@@ -260,7 +292,7 @@ class Consumer(SyncClient[Admin]):
             self._revoke(lambda: limit_s)
         except UnderWay:
             self._log.warning("the last commit failed: %s", self._client.no_answer(limit_s * 1000))
-            self._hand_over()
+            self._hand_over(self.assignment())
 
     def membership(self) -> dict[str, Any]:
         """Generation, member and instance id, for `Producer.send_offsets`."""

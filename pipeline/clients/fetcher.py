@@ -21,6 +21,7 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, spli
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+NO_REPLICA = -1
 _fetcher_numbers = itertools.count()
 
 
@@ -160,6 +161,8 @@ class _State:
     paused: bool = False
     failed: bool = False
     topic_id: bytes | None = None  # the topic that the position belongs to
+    replica: int = NO_REPLICA  # that the leader named for clients of this rack (KIP-392), until a moment of the loop's clock
+    replica_until: float = 0.0
     not_before: float = 0.0
     trouble_since: float | None = None
     ends: tuple[int, int, int] | None = None  # log start, last stable, high watermark
@@ -193,8 +196,10 @@ class Fetcher:
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         check_crcs: bool = True,
+        rack: str | None = None,
     ) -> None:
         self.client = client
+        self._rack = rack
         self._isolation: Isolation = isolation
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
@@ -320,7 +325,7 @@ class Fetcher:
         return taken
 
     def _launch(self, now: float) -> None:
-        """Start a request to each leader that has none under way."""
+        """Start a request to each leader, or replica that a leader named, that has none under way."""
         wants: dict[int, list[_State]] = {}
         for state in self._states.values():
             if state.paused or state.failed or state.not_before > now:
@@ -337,8 +342,11 @@ class Fetcher:
             elif topic_id != state.topic_id:
                 self._fail(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{state.topic}` was created again"))
                 continue
-            if info.leader not in self._tasks:
-                wants.setdefault(info.leader, []).append(state)
+            if state.replica != NO_REPLICA and (now > state.replica_until or state.replica not in info.replicas):
+                state.replica = NO_REPLICA
+            source = info.leader if state.replica == NO_REPLICA else state.replica
+            if source not in self._tasks:
+                wants.setdefault(source, []).append(state)
         for node_id, states in wants.items():
             self._tasks[node_id] = asyncio.create_task(self._fetch_from(node_id, states))
 
@@ -400,6 +408,7 @@ class Fetcher:
         except KafkaError as error:
             for state, generation, _ in asked.values():
                 if state.generation == generation:
+                    state.replica = NO_REPLICA
                     self.client.forget(state.topic)
                     self._put_off(state, error)
         finally:
@@ -436,6 +445,7 @@ class Fetcher:
             max_bytes=self._max_bytes,
             isolation_level=int(self._isolation == "read_committed"),
             topics=list(topics.values()),
+            rack_id=self._rack or "",
         )
 
     def _answered(
@@ -447,6 +457,16 @@ class Fetcher:
         connection: int,
     ) -> None:
         if state.generation != generation:
+            return
+        named = part.preferred_read_replica
+        if named != NO_REPLICA and not part.error_code:
+            age_s = self.client.config["metadata.max.age.ms"] / 1000
+            state.replica, state.replica_until = named, asyncio.get_running_loop().time() + age_s
+            if not part.records:
+                return
+        elif part.error_code and state.replica != NO_REPLICA:
+            state.replica = NO_REPLICA  # a follower may lag or be none any more: its leader knows
+            self.client.forget(state.topic)
             return
         if part.error_code:
             error = KafkaError(part.error_code, f"fetch of `{state.topic}` partition {state.partition} at {offset}")

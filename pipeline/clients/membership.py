@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock import log
@@ -12,8 +12,8 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients import assignors
 from penstock.pipeline.clients.admin import Admin
-from penstock.pipeline.clients.assignors import Member
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.stickiness import Member
 from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import (
@@ -36,7 +36,8 @@ class Membership:
     """One member of one group. Lives on the client's loop; `poll_time` is set by the thread that polls (monotonic seconds).
 
     `joined` says whether there is an assignment that the coordinator stands by; `lost` whether it may be somebody
-    else's by now. `failure` is an error that joining again does not cure (a static member that was replaced).
+    else's by now. `failure` is an error that joining again does not cure (a static member that was replaced). A member that
+    `is_cooperative` keeps its partitions while the group rebalances.
     """
 
     def __init__(self, client: Admin, group: str, config: Config) -> None:
@@ -51,6 +52,9 @@ class Membership:
         self._client = client
         self._config = config
         self._assignors = assignors.chosen(config["partition.assignment.strategy"])
+        self.is_cooperative = assignors.are_cooperative(self._assignors)
+        self._share: Sequence[TopicPartition] = ()  # the last assignment, and of which generation it was
+        self._share_generation = NO_GENERATION
         self._heart: asyncio.Task[None] | None = None
         self._joining = False
         self._log = log.get(__name__, group=group, client_id=config["client.id"])
@@ -63,31 +67,36 @@ class Membership:
             "group_instance_id": self.group_instance_id,
         }
 
-    async def join(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """Join (again) and give the new assignment, however long the others take. Raises KafkaError if it never can."""
+    async def join(self, topics: Iterable[str], owned: Sequence[TopicPartition] = ()) -> list[TopicPartition] | None:
+        """Join (again) and give the new assignment, however long the others take. None: the partitions that the member
+        `owned` meanwhile are lost, and it has to join without them. Raises KafkaError if it never can."""
         wanted = sorted(topics)
         self.joined = False
         self._joining = True
         try:
-            return await self._join_until_done(wanted)
+            return await self._join_until_done(wanted, owned)
         finally:
             self._joining = False
 
-    async def _join_until_done(self, wanted: list[str]) -> list[TopicPartition]:
+    async def _join_until_done(self, wanted: list[str], owned: Sequence[TopicPartition]) -> list[TopicPartition] | None:
         backoff = self._client.backoff()
         while True:
             try:
-                joined = await self._join(wanted)
+                joined = await self._join(wanted, owned)
                 share = await self._sync(joined)
             except KafkaError as error:
                 if not self._may_rejoin(error):
                     self._stop_heart()
-                    raise
+                    raise self._in_words(error) from error
+                if owned and error.code in LOST:
+                    self.lost = True
+                    return None
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED:
                     self._log.debug("joining again: %s", error)
                     await asyncio.sleep(backoff.next_s())
                 continue
             self.joined, self.lost = True, False
+            self._share, self._share_generation = share, self.generation_id
             if self._heart is None or self._heart.done():
                 self._heart = asyncio.create_task(self._beat())
             self._log.info("generation %d, assigned %s", self.generation_id, share)
@@ -103,9 +112,21 @@ class Membership:
         self.member_id = ""
         self.generation_id = NO_GENERATION
 
-    async def _join(self, topics: list[str]) -> JoinGroupResponse:
+    def _in_words(self, error: KafkaError) -> KafkaError:
+        """An error that ends the membership, with what it means for a static member."""
+        if error.code != ErrorCode.FENCED_INSTANCE_ID:
+            return error
+        instance = self.group_instance_id
+        return KafkaError(error.code, f"another process has joined group `{self.group}` as static member `{instance}`")
+
+    def _metadata(self, name: str, topics: list[str], owned: Sequence[TopicPartition]) -> bytes:
+        """What a member says to the assignor of this name."""
+        kept = self._share if name == assignors.STICKY else owned
+        return assignors.encode_subscription(name, topics, kept, self._share_generation, self._config["client.rack"])
+
+    async def _join(self, topics: list[str], owned: Sequence[TopicPartition]) -> JoinGroupResponse:
         rebalance_ms = self._config["max.poll.interval.ms"]
-        metadata = assignors.encode_subscription(topics)
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=self._config["session.timeout.ms"],
@@ -113,7 +134,7 @@ class Membership:
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors],
+            protocols=[protocol(name=name, metadata=self._metadata(name, topics, owned)) for name in self._assignors],
         )
         answer: JoinGroupResponse = await self._client.ask_coordinator(
             self.group,
@@ -148,18 +169,18 @@ class Membership:
         return assignors.decode_assignment(answer.assignment)
 
     async def _share_out(self, joined: JoinGroupResponse, name: str) -> Mapping[str, list[TopicPartition]]:
-        members = [Member(member.member_id, self._wishes(member), member.group_instance_id) for member in joined.members]
+        members = [self._wishes(member, name) for member in joined.members]
         topics = sorted({topic for member in members for topic in member.topics})
         cluster = await self._client.metadata(topics, refresh=True)
         counts = {topic: len(info.partitions) for topic, info in cluster.topics.items()}
         return self._assignors[name](counts, members)
 
-    def _wishes(self, member: JoinGroupResponse.JoinGroupResponseMember) -> tuple[str, ...]:
+    def _wishes(self, member: JoinGroupResponse.JoinGroupResponseMember, name: str) -> Member:
         try:
-            return assignors.decode_subscription(member.metadata)
+            return assignors.decode_subscription(member.metadata, member.member_id, member.group_instance_id, name)
         except WireError as error:  # one bad member must not stop the group: it gets nothing
             self._log.warning("the subscription of `%s` is malformed: %s", member.member_id, error)
-            return ()
+            return Member(member.member_id, (), member.group_instance_id)
 
     # Heartbeats
 
@@ -192,7 +213,7 @@ class Membership:
                     self.joined, self.lost = False, True
                     return
                 elif not error.retriable:
-                    self.failure, self.joined, self.lost = error, False, True
+                    self.failure, self.joined, self.lost = self._in_words(error), False, True
                     return
 
     async def _heartbeat(self) -> None:

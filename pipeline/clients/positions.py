@@ -67,6 +67,7 @@ class Positions:
             max_wait_ms=config["fetch.max.wait.ms"],
             min_bytes=config["fetch.min.bytes"],
             check_crcs=config["check.crcs"],
+            rack=config["client.rack"],
         )
         self._buffers: dict[TopicPartition, PartitionBuffer] = {}
         self._unplaced: set[TopicPartition] = set()  # assigned, position not known yet

@@ -111,7 +111,18 @@ CONSUMER = _table(
     Property("fetch.max.bytes", parse_int(1, INT_MAX), 50 << 20, "Most bytes of one fetch answer."),
     Property("max.partition.fetch.bytes", parse_int(1, INT_MAX), 1 << 20, "Most bytes of one partition in it."),
     Property("fetch.max.wait.ms", parse_int(0, INT_MAX), 500, "How long a fetch waits for `fetch.min.bytes`."),
-    Property("partition.assignment.strategy", parse_list, ["range"], "Assignors by name: range, roundrobin."),
+    Property(
+        "partition.assignment.strategy",
+        parse_list,
+        ["range"],
+        "Assignors by name, the preferred one first: range, roundrobin, sticky, cooperative-sticky.",
+    ),
+    Property(
+        "client.rack",
+        parse_str,
+        None,
+        "Where this client is; brokers may name a replica near it.",
+    ),
 )
 
 

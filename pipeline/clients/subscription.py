@@ -46,6 +46,7 @@ class Subscription:
     def __init__(self, client: Admin, config: Config, background: BackgroundLoop) -> None:
         self.on_assigned: Revoked | None = None
         self.on_revoked: Revoked | None = None
+        self.on_lost: Revoked | None = None
         self._client = client
         self._metadata_age_s = config["metadata.max.age.ms"] / 1000
         self._member = Membership(client, config["group.id"], config)
@@ -54,7 +55,7 @@ class Subscription:
         self._shape: dict[str, int] = {}  # partition counts when the group last joined
         self._look_at = 0.0
         self._look: Question[Cluster] = Question(background)
-        self._join: Question[list[TopicPartition]] = Question(background)
+        self._join: Question[list[TopicPartition] | None] = Question(background)
 
     @property
     def is_active(self) -> bool:
@@ -93,9 +94,20 @@ class Subscription:
         """The consumer polls: it is alive."""
         self._member.poll_time = time.monotonic()
 
-    def join(self, step_s: StepTime, revoke: Callable[[StepTime], None]) -> list[TopicPartition] | None:
-        """Join (again) if that is needed, once `revoke` has let the partitions go. Gives the new share, None if nothing has
-        changed. Raises UnderWay while others are waited for."""
+    @property
+    def keeps_partitions(self) -> bool:
+        """Whether the partitions are this member's while the group rebalances."""
+        return self._member.is_cooperative and not self._member.lost
+
+    def join_again(self) -> None:
+        """Join with the next `join`: partitions were given back that others wait for."""
+        self._member.joined = False
+
+    def join(
+        self, step_s: StepTime, revoke: Callable[[StepTime], None], assigned: Callable[[], list[TopicPartition]]
+    ) -> list[TopicPartition] | None:
+        """Join (again) if that is needed, once `revoke` has let the partitions go; if the member `keeps_partitions` those that
+        are `assigned` stay. Gives the new share, None if nothing has changed. Raises UnderWay while others are waited for."""
         member = self._member
         if member.failure is not None:
             raise member.failure
@@ -107,8 +119,10 @@ class Subscription:
                     raise
             if member.joined:
                 return None
-            revoke(step_s)
-        return self._join.answer(step_s(), lambda: member.join(self._topics))
+            if not self.keeps_partitions:
+                revoke(step_s)
+        owned = assigned()
+        return self._join.answer(step_s(), lambda: member.join(self._topics, owned))
 
     def _look_at_topics(self, wait_s: float) -> None:
         """Once in `metadata.max.age.ms` (and before the first join): new topics of a filter, grown topics. While a

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from penstock.config import ConfigError
 from penstock.pipeline.clients.assignors import (
     ASSIGNORS,
-    Member,
+    are_cooperative,
     chosen,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
+from penstock.pipeline.clients.stickiness import Assignment, Member
 from penstock.pyx.wire.message import WireError
 
 NAMES = st.sampled_from("abcdef")
@@ -76,19 +77,26 @@ def test_shares_survive_the_wire(tps: list[tuple[str, int]]) -> None:
     assert sorted(decode_assignment(encode_assignment(tps))) == sorted(tps)
 
 
-def test_subscriptions_survive_the_wire() -> None:
-    assert decode_subscription(encode_subscription({"b", "a"})) == ("a", "b")
+@pytest.mark.parametrize("name", ASSIGNORS)
+def test_subscriptions_survive_the_wire(name: str) -> None:
+    owned = (("a", 0), ("a", 3), ("b", 1))
+    is_sticky = "sticky" in name
+    member = Member("m", ("a", "b"), "one", owned if is_sticky else (), 7 if is_sticky else -1)
+    for rack in (None, "r1"):
+        data = encode_subscription(name, {"b", "a"}, owned, 7, rack)
+        assert decode_subscription(data, "m", "one", name) == member
 
 
 def test_a_java_consumers_subscription_is_read() -> None:
     """Version 1 with user data and owned partitions, written by hand from the protocol's definition."""
     data = bytes.fromhex("0001 00000001 0001 74 ffffffff 00000001 0001 74 00000001 00000000")
-    assert decode_subscription(data) == ("t",)
+    assert decode_subscription(data).topics == ("t",)
+    assert decode_subscription(data, name="cooperative-sticky").owned == (("t", 0),)
 
 
 def test_of_a_newer_version_what_is_known_is_read() -> None:
     """Versions only add to the end; version 9 adds a byte here."""
-    assert decode_subscription(bytes.fromhex("0009 00000001 0001 74 ffffffff 00000000 ffffffff ffff 07")) == ("t",)
+    assert decode_subscription(bytes.fromhex("0009 00000001 0001 74 ffffffff 00000000 ffffffff ffff 07")).topics == ("t",)
     assert decode_assignment(bytes.fromhex("0009 00000001 0001 74 00000001 00000005 ffffffff 07")) == [("t", 5)]
 
 
@@ -100,5 +108,77 @@ def test_what_is_no_share_or_wish_is_refused(data: str) -> None:
 
 
 def test_unknown_strategy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sticky"):
-        chosen(["sticky"])
+    with pytest.raises(ConfigError, match="has no `fair`; there are: range, roundrobin, sticky, cooperative-sticky"):
+        chosen(["range", "fair"])
+
+
+def test_a_member_is_cooperative_only_if_nothing_else_may_be_chosen() -> None:
+    assert are_cooperative(["cooperative-sticky"])
+    assert not are_cooperative(["range", "cooperative-sticky"]) and not are_cooperative(["sticky"])
+
+
+# Sticky assignment: rounds in which members come, go, change their topics, and topics grow
+
+
+def counts_of(made: Assignment) -> list[int]:
+    return sorted(len(tps) for tps in made.values())
+
+
+def is_even(partitions: dict[str, int], members: list[Member], made: Assignment) -> bool:
+    """Whether no partition could move, by way of others too, from a member that has two more than another: a walk over all."""
+    holder = {tp: member_id for member_id, tps in made.items() for tp in tps}
+    for begin in members:
+        seen, ways = {begin.member_id}, [begin.member_id]
+        while ways:
+            source = ways.pop()
+            for member in members:
+                may_take = any(holder[tp] == source and tp[0] in member.topics for tp in holder)
+                if member.member_id not in seen and may_take:
+                    seen.add(member.member_id)
+                    ways.append(member.member_id)
+        if any(len(made[other]) < len(made[begin.member_id]) - 1 for other in seen):
+            return False
+    return True
+
+
+@given(
+    st.dictionaries(NAMES, st.integers(0, 6)),
+    st.lists(st.tuples(st.frozensets(NAMES, max_size=4), st.frozensets(st.tuples(NAMES, st.integers(0, 7)), max_size=6),
+                       st.integers(-1, 2)), min_size=1, max_size=6),
+)  # fmt: skip
+def test_sticky_is_complete_and_even_whatever_members_claim(
+    partitions: dict[str, int], wishes: list[tuple[frozenset[str], frozenset[tuple[str, int]], int]]
+) -> None:
+    members = [
+        Member(f"m{i}", tuple(sorted(topics)), None, tuple(sorted(owned)), generation)
+        for i, (topics, owned, generation) in enumerate(wishes)
+    ]
+    made = shares("sticky", partitions, *members)
+    wanted = {topic for member in members for topic in member.topics}
+    assert sorted(tp for tps in made.values() for tp in tps) == sorted(
+        (t, p) for t, count in partitions.items() if t in wanted for p in range(count)
+    )
+    assert is_even(partitions, members, made)
+    # Where it is even already, nothing moves.
+    again = shares("sticky", partitions, *(Member(m.member_id, m.topics, None, tuple(made[m.member_id]), 9) for m in members))
+    assert {member_id: sorted(tps) for member_id, tps in again.items()} == {m: sorted(tps) for m, tps in made.items()}
+
+
+@given(
+    st.integers(0, 20),
+    st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_cooperative_members_never_share_a_partition_and_come_to_rest(count: int, sizes: list[int]) -> None:
+    """Members come and go; each round's shares are what members then have, and claim."""
+    has: dict[str, tuple[tuple[str, int], ...]] = {}
+    for size in sizes:
+        for _ in range(3):
+            members = [Member(f"m{i}", ("t",), None, has.get(f"m{i}", ()), 1) for i in range(size)]
+            made = shares("cooperative-sticky", {"t": count}, *members)
+            held = {tp: member.member_id for member in members for tp in member.owned}
+            for member_id, tps in made.items():
+                assert all(held.get(tp, member_id) == member_id for tp in tps), "it is given out before it was given back"
+            has = {member_id: tuple(tps) for member_id, tps in made.items()}
+        given_out = [tp for tps in has.values() for tp in tps]
+        assert sorted(given_out) == [("t", n) for n in range(count)]
+        assert max(map(len, has.values())) - min(map(len, has.values())) <= 1
