@@ -56,6 +56,11 @@ class BackgroundLoop:
         """Run a coroutine on the loop without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
+    def wait(self, future: concurrent.futures.Future[Any], wait_s: float | None) -> bool:
+        """Wait for what `start` began; gives whether it has ended."""
+        concurrent.futures.wait([future], wait_s)
+        return future.done()
+
     def stop(self) -> None:
         """Cancel what runs, stop the loop, join the thread."""
         if not self._thread.is_alive():
@@ -92,8 +97,7 @@ class Question(Generic[T]):
         future = self._future
         if future is None:
             future = self._future = self._background.start(begin())
-        concurrent.futures.wait([future], wait_s)
-        if not future.done():
+        if not self._background.wait(future, wait_s):
             raise UnderWay
         self._future = None
         return future.result()

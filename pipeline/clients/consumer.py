@@ -247,6 +247,8 @@ class Consumer(SyncClient[Admin]):
         try:
             if self._share is None:
                 self._share = subscription.join((lambda: 0.0) if reads_on else step_s, self._revoke, self.assignment)
+            if subscription.is_lost:  # so is what was assigned, if this thread stood still between the answer and now
+                self._share = None
             if self._share is not None:
                 self._take_share(subscription, self._share, step_s)
                 self._share = None
