@@ -167,8 +167,13 @@ class Reader:
 
     def assigned(self, tps: list[TopicPartition]) -> None:
         self.world.count("assigned" if tps else "nothing new")
+        assert self.consumer._subscription is not None
+        if self.consumer._subscription._member.lost:
+            raise Violation(f"{tps} were assigned to {self.member_id}, which knows that it has lost its membership")
         for tp in tps:
             self.floor[tp] = self.world.committed.get(tp, 0)
+            if not self.world.counts_member(self):
+                continue  # the answer was under way for so long that it is of an old generation, as the next heartbeat will say
             for other in self.world.readers:
                 if other is not self and tp in other.consumer.assignment() and self.world.counts_member(other):
                     raise Violation(f"{tp} was assigned to {self.member_id}, and {other.member_id} still has it")
@@ -223,6 +228,7 @@ class ReaderWorld(World):
         self.hangs_until = 0.0
         self.names = 0
         self.loop.set_task_factory(self._new_task)
+        self.loop.set_exception_handler(lambda loop, context: None)  # of tasks that died with their reader
 
     # --- time and tasks are the loop's
 

@@ -55,4 +55,4 @@ def test_a_partition_that_is_given_out_before_it_was_given_back_is_noticed(monke
 
 def test_a_share_that_is_taken_after_the_membership_was_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Subscription, "is_lost", False)
-    _find("still has it|goes back|was committed before")
+    _find("knows that it has lost its membership")
