@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.broker import process
 from penstock.pyx.wire.connection import WireConnection
+from support.patience import until
 
 __all__ = ["BrokerProcess", "WireConnection", "output", "topic_name"]
 
@@ -28,6 +30,22 @@ class BrokerProcess(process.BrokerProcess):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(data, {"penstock.ballast.bytes": 1 << 20, **(properties or {})}, arguments, environment)
+
+    def signal(self, number: int) -> None:
+        """Send a signal. After SIGSTOP the broker does stand still: on a busy machine its threads go on for a while, until one
+        of them gets a processor and takes the signal."""
+        super().signal(number)
+        if number == signal.SIGSTOP:
+            threads = Path(f"/proc/{self.pid}/task")
+            until(lambda: all(_state(thread) == "T" for thread in threads.iterdir()), "a broker that stands still")
+
+
+def _state(thread: Path) -> str:
+    """A thread's state as Linux shows it: `T` for one that a signal has stopped, and here also for one that has ended."""
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "T"
 
 
 def topic_name(hint: str = "topic") -> str:
