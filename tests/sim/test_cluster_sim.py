@@ -13,6 +13,8 @@ import pytest
 from sim.cluster_laws import Violation
 from sim.cluster_world import ClusterWorld
 
+from penstock.broker.cluster import lease
+
 RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "240"))
 LOTS = 4  # parts that can run side by side
 
@@ -68,3 +70,16 @@ def test_a_seed_plays_the_same_run_again() -> None:
     first.run(), second.run()
     assert first.story == second.story
     assert first.counts == second.counts
+
+
+@pytest.mark.parametrize("sessions", [1.0, 1.5])
+def test_a_lease_that_lasts_too_long_is_found_out(sessions: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as a session is too long: clocks differ."""
+
+    def renew(held: lease.Lease, sent_ms: int) -> None:
+        held.until_ms = max(held.until_ms, sent_ms + int(held.session_ms * sessions))
+
+    monkeypatch.setattr(lease, "renew", renew)
+    with pytest.raises(Violation, match="lease:"):
+        for seed in range(1, 200):
+            _world(seed).run()

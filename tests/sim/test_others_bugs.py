@@ -3,7 +3,8 @@
 With the real machines nothing is lost. With the guard broken as it was broken there, a law fails. Histories and mutants that
 were made for our own rules (`test_cluster_mutants.py`) are listed under the names of the bugs that they are, too.
 
-Bugs of the data plane alone (KAFKA-8400: a failed read moves marks) and of coordinators are played by brokers and real clients.
+Bugs of coordinators are in `test_transaction_mutants.py`. Where a guard is compiled, `mutants/table.py` takes it out of the
+product, too: what is broken here is the model of a log, or the machine that specifies it.
 """
 
 from __future__ import annotations

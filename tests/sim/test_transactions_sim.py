@@ -21,10 +21,10 @@ def _seeds() -> list[int]:
     return [int(one)] if one else list(range(1, RUNS + 1))
 
 
-def play(seed: int, folder: Path) -> World:
+def play(seed: int, folder: Path, lossy: float = 1.0) -> World:
     home = folder / str(seed)
     home.mkdir()
-    world = World(seed, home)
+    world = World(seed, home, lossy=lossy)
     try:
         virtualtime.play(world.run())
     except Violation as violation:
@@ -40,6 +40,6 @@ def test_a_transaction_is_committed_everywhere_or_nowhere(tmp_path: Path) -> Non
     if len(_seeds()) > 5:
         must_happen = (
             "committed v0", "committed v2", "aborted v0", "aborted v2", "producer died", "election", "deleted", "hung", "cut",
-            "produced late", "refused by its guard", "late markers",
+            "produced late", "appended late", "refused by its guard", "late markers", "restart",
         )  # fmt: skip
         assert not [what for what in must_happen if not seen[what]], "the runs saw too little to mean anything"

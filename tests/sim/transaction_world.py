@@ -1,9 +1,10 @@
 """A seeded world of three brokers, their transactions and their coordinators that move: shell, machines, delivery of markers,
 verification, the messages between brokers and the logs are the real ones; controller, network, time and clients are the test's.
 
-Any replica may be elected for any partition at any moment, as all are in sync. A broker hears late of its role, and later still
-of who leads elsewhere. Requests between brokers are lost, answered in vain, or hang in a connection and are read seconds later.
-One topic is deleted and made again under its name; its brokers hear of that one by one.
+Any replica may be elected for any partition at any moment, as all are in sync. A broker hears late of its role, its
+coordinators after its log, and it hears later still of who leads elsewhere: one that was killed and is back coordinates before
+it has seen anything of the cluster. Requests between brokers are lost, answered in vain, or hang in a connection and are read
+seconds later. One topic is deleted and made again under its name; its brokers hear of that one by one.
 
 Judged at the end, by the logs that all replicas have then, and by what clients were told:
 
@@ -11,7 +12,8 @@ Judged at the end, by the logs that all replicas have then, and by what clients 
   producer asked for that. So no marker has ended records of another transaction;
 - what was acknowledged of a committed transaction is there, but for topics that were deleted meanwhile;
 - no transaction hangs, and no records of one are left open;
-- a decision is followed by its own completion alone.
+- each state of a transactional id follows from the one before it in the log: a decision is followed by its own completion
+  alone, no epoch falls, no producer id comes back.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.transactions.events import AddPartitions, End, Init, ProducerResult
-from penstock.broker.coordination.transactions.state import PREPARED, TransactionRecord, TransactionState
+from penstock.broker.coordination.transactions.state import PREPARED, Facts, TransactionRecord, TransactionState
 from penstock.broker.replication.commits import Commits
 from penstock.broker.replication.transactionwire import read_marker_answers, write_markers
 from penstock.broker.topic import TRANSACTION_STATE
@@ -55,6 +57,8 @@ TOPICS = {TRANSACTION_STATE: 2, "stays": 2, REMADE: 1}  # how many partitions ea
 DATA: list[Partition] = [("stays", 0), ("stays", 1), (REMADE, 0)]
 TXN_TIMEOUT_MS, PATIENCE_S, COMMIT_MS = 8_000, 15.0, 3_000
 BETWEEN_BROKERS = "BETWEEN"
+COORDINATORS_S = 0.03  # in which they hear of what their broker's log has heard; now and then much later
+CONTROLLER_S = 0.05  # in which a broker hears of what the controller says
 LATE_S = (0.05, 6.0)  # how late a request may be that hangs in a connection
 ASK_AGAIN = (E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR)
 SEND_AGAIN = (*ASK_AGAIN, E.NOT_ENOUGH_REPLICAS, E.NOT_LEADER_OR_FOLLOWER, E.UNKNOWN_TOPIC_OR_PARTITION)
@@ -165,20 +169,35 @@ class Network:
     async def _send(self, work: Callable[[], Awaitable[Any]]) -> Any:
         world = self._world
         await world.pause(1, 30)
-        if world.fault(0.06):
+        if world.loses(0.06):
             if world.fault(0.6):
                 world.counts["hung"] += 1
                 world.spawn(self._arrive_late(work))
             raise ConnectionError("the connection is lost")
         answer = await work()
         await world.pause(1, 30)
-        if world.fault(0.04):
+        if world.loses(0.04):
             raise ConnectionError("the answer is lost")
         return answer
 
     async def _arrive_late(self, work: Callable[[], Awaitable[Any]]) -> None:
         await asyncio.sleep(self._world.random.uniform(*LATE_S))
         await work()
+
+
+class Line:
+    """What is sent arrives late, and in its order."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._free_s = 0.0
+
+    def send(self, action: Callable[[], None], most_s: float) -> None:
+        """In that time; now and then much later."""
+        world, loop = self._world, asyncio.get_running_loop()
+        late_s = world.random.uniform(0, 30 * most_s) if world.fault(0.15) else world.random.uniform(0, most_s)
+        self._free_s = max(self._free_s, loop.time() + late_s)
+        loop.call_at(self._free_s, world.arrive, action)
 
 
 class Broker:
@@ -195,7 +214,8 @@ class Broker:
         self.roles: dict[Partition, Lead] = {}
         self.picture: dict[str, SeenTopic] = {}
         self.deleted: set[bytes] = set()
-        self.line_free_s = 0.0  # what the controller tells arrives in order
+        self.life = 0
+        self.line, self.own_line = Line(world), Line(world)  # from the controller, and from the logs to the coordinators
         self.network = Network(world, number)
         self.context: Any = SimpleNamespace(
             features=Features(),
@@ -236,15 +256,30 @@ class Broker:
                 *partition, broker_epoch=self.epoch, leader_epoch=lead.epoch, partition_epoch=lead.version, replicas=others,
                 enough=2,
             )  # fmt: skip
-            if partition[0] == TRANSACTION_STATE:
-                self.coordinators.elected(*partition, lead.epoch)
         else:
             self.logs.set_follower(
                 *partition, broker_epoch=self.epoch, leader=lead.leader, leader_epoch=lead.epoch, partition_epoch=lead.version,
                 unclean_epoch=-1,
             )  # fmt: skip
+        if partition[0] == TRANSACTION_STATE:
+            self.own_line.send(partial(self._tell_coordinators, partition, lead, self.life), COORDINATORS_S)
+
+    def _tell_coordinators(self, partition: Partition, lead: Lead, life: int) -> None:
+        """They hear of a role once the log has it."""
+        if life == self.life and lead.leader == self.number:
+            self.coordinators.elected(*partition, lead.epoch)
+        elif life == self.life:
+            self.coordinators.resigned(*partition)
+
+    def restart(self) -> None:
+        """Killed, and there again: the logs are as they were. It has no role, coordinates nothing, and has seen nothing."""
+        self.life += 1
+        self.logs.fence_all()
+        for partition, role in self.roles.items():
+            self.roles[partition] = replace(role, version=-1)
             if partition[0] == TRANSACTION_STATE:
                 self.coordinators.resigned(*partition)
+        self.picture.clear()
 
     def see(self, partition: Partition, lead: Lead) -> None:
         """UpdateMetadata of one partition."""
@@ -294,8 +329,10 @@ class World:
 
     guarded = True  # as the broker does; else a produce is appended whatever came since its coordinator was asked
 
-    def __init__(self, seed: int, folder: Path, duration_s: float = 40.0) -> None:
+    def __init__(self, seed: int, folder: Path, duration_s: float = 40.0, lossy: float = 1.0) -> None:
+        """lossy: so many times as often as usual what is sent is lost, or comes late."""
         self.random = random.Random(seed)
+        self.lossy = lossy
         self.duration_s = duration_s
         self.faults = True
         self.counts: Counter[str] = Counter()
@@ -329,6 +366,10 @@ class World:
     def fault(self, probability: float) -> bool:
         """Whether a fault happens now; never once the faults have stopped."""
         return self.faults and self.random.random() < probability
+
+    def loses(self, probability: float) -> bool:
+        """Whether something that is sent is lost, or late."""
+        return self.fault(self.lossy * probability)
 
     async def pause(self, least_ms: int, most_ms: int) -> None:
         """Something takes some time; now and then much."""
@@ -401,19 +442,38 @@ class World:
 
     def tell(self, partition: Partition) -> None:
         """All brokers hear of a partition: of their roles, then of the picture."""
-        lead = self.leads[partition]
         for broker in self.brokers.values():
-            self._later(broker, partial(broker.take_role, partition, lead))
-            self._later(broker, partial(broker.see, partition, lead))
+            self._tell_role(broker, partition)
+            self._tell_picture(broker, partition)
 
-    def _later(self, broker: Broker, action: Callable[[], None]) -> None:
-        """What the controller says arrives in its order."""
-        loop = asyncio.get_running_loop()
-        late_s = self.random.uniform(0, 1.5) if self.fault(0.15) else self.random.uniform(0, 0.05)
-        broker.line_free_s = max(broker.line_free_s, loop.time() + late_s)
-        loop.call_at(broker.line_free_s, self._arrive, action)
+    def _tell_role(self, broker: Broker, partition: Partition) -> None:
+        role = partial(broker.take_role, partition, self.leads[partition])
+        broker.line.send(_of_life(broker, role), CONTROLLER_S)
 
-    def _arrive(self, action: Callable[[], None]) -> None:
+    def _tell_picture(self, broker: Broker, partition: Partition) -> None:
+        picture = partial(broker.see, partition, self.leads[partition])
+        broker.line.send(_of_life(broker, picture), CONTROLLER_S)
+
+    def _restart(self, broker: Broker) -> None:
+        """What it led gets leaders, itself among them; all roles come before the first picture."""
+        broker.restart()
+        self.counts["restart"] += 1
+        self.note("restarted", broker.number)
+        for partition, lead in list(self.leads.items()):
+            if lead.leader == broker.number:
+                self.leads[partition] = replace(
+                    lead, leader=self.random.choice(BROKERS), epoch=lead.epoch + 1, version=lead.version + 1
+                )
+                for other in self.brokers.values():
+                    if other is not broker:
+                        self._tell_role(other, partition)
+                        self._tell_picture(other, partition)
+            self._tell_role(broker, partition)
+        for partition in self.leads:
+            self._tell_picture(broker, partition)
+
+    def arrive(self, action: Callable[[], None]) -> None:
+        """Something is told."""
         try:
             action()
         except BaseException as error:  # noqa: BLE001 - it ends the run
@@ -431,7 +491,7 @@ class World:
                 is_over.set()
 
         for broker in self.brokers.values():
-            self._later(broker, partial(delete, broker))
+            broker.line.send(partial(delete, broker), CONTROLLER_S)
         await is_over.wait()
         self.note("deleted", topic_id)
         del self.ids[REMADE]
@@ -443,11 +503,18 @@ class World:
     async def _disturb(self) -> None:
         while self.faults:
             await asyncio.sleep(self.random.choice((0.05, 0.3, 1.0, 2.5)))
-            if self.random.random() < 0.12 and REMADE in self.ids:
+            chance = self.random.random()
+            if chance < 0.12 and REMADE in self.ids:
                 await self._remake()
+            elif chance < 0.22:
+                self._restart(self.brokers[self.random.choice(BROKERS)])
             else:
                 partition = self.random.choice([*DATA, (TRANSACTION_STATE, 0), (TRANSACTION_STATE, 1)])
+                former = self.leads[partition].leader
                 self.elect(partition, self.random.choice(BROKERS))
+                if self.fault(0.3):  # The lead comes back, maybe before whoever had it knows that it was lost.
+                    await asyncio.sleep(self.random.uniform(0.05, 0.5))
+                    self.elect(partition, former)
 
     # --- replication
     async def _follow(self, broker: Broker) -> None:
@@ -512,10 +579,15 @@ class World:
             return int(E.UNKNOWN_TOPIC_OR_PARTITION)
         number = self.leads[partition].leader if self.random.random() < 0.9 else self.random.choice(BROKERS)
         await self.pause(1, 20)
-        if self.fault(0.03):
+        if self.loses(0.03):
             if self.fault(0.6):
                 self.counts["produced late"] += 1
                 self.spawn(self._produced_late(self.brokers[number], name, version, batch_of, partition))
+            return None
+        if self.loses(0.02):  # It hangs between question and append, and its client waits no longer.
+            self.counts["appended late"] += 1
+            late_s = self.random.uniform(*LATE_S)
+            self.spawn(self._produced(self.brokers[number], name, version, batch_of, partition, late_s))
             return None
         error = await self._produced(self.brokers[number], name, version, batch_of, partition)
         await self.pause(1, 20)
@@ -526,7 +598,13 @@ class World:
         await self._produced(*given)
 
     async def _produced(
-        self, broker: Broker, name: str, version: int, batch_of: tuple[int, int, int, int], partition: Partition
+        self,
+        broker: Broker,
+        name: str,
+        version: int,
+        batch_of: tuple[int, int, int, int],
+        partition: Partition,
+        late_s: float = 0.0,
     ) -> int:
         """As the data plane and `transactionalproduce.py` do: a batch that begins a transaction is verified, or added, and
         appended if neither a marker of its producer nor another role came since."""
@@ -545,6 +623,7 @@ class World:
                 if error:
                     return error
                 await self.pause(0, 10)
+                await asyncio.sleep(late_s)
                 if self.guarded and not logs.is_guarded(*partition, producer_id, epoch, guard):
                     self.counts["refused by its guard"] += 1
                     return int(E.NOT_ENOUGH_REPLICAS)
@@ -603,23 +682,41 @@ class World:
         self._check_states()
 
     def _check_states(self) -> None:
-        allowed = {
-            TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
-            TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
-        }
         for index in range(TOPICS[TRANSACTION_STATE]):
-            last: dict[str, TransactionState] = {}
+            last: dict[str, Facts] = {}
+            ids: dict[str, list[int]] = {}
             partition = (TRANSACTION_STATE, index)
             for raw in self._batches(self.brokers[self.leads[partition].leader], partition):
                 for name, record, _, _ in statelog.read_records(raw, statelog.decode_transaction_record, *partition):
                     assert isinstance(record, TransactionRecord) and record.value is not None
-                    state, before = record.value.state, last.get(name)
-                    if before in allowed and state is not allowed[before]:
-                        raise Violation(f"{name}: {state.shown} after {before.shown}")
-                    last[name] = state
-            for name, state in last.items():
-                if state in (*PREPARED, TransactionState.ONGOING):
-                    raise Violation(f"{name} is still {state.shown}")
+                    facts, before = record.value, last.get(name)
+                    had = ids.setdefault(name, [])
+                    if (before is not None and not _follows(facts, before)) or facts.producer_id in had[:-1]:
+                        raise Violation(f"{name}: {facts} after {before}")
+                    if facts.producer_id not in had:
+                        had.append(facts.producer_id)
+                    last[name] = facts
+            for name, facts in last.items():
+                if facts.state in (*PREPARED, TransactionState.ONGOING):
+                    raise Violation(f"{name} is still {facts.state.shown}")
+
+
+def _follows(facts: Facts, before: Facts) -> bool:
+    """Whether a transactional id may come into this state from that one. With transactions v2 nothing at all may be aborted."""
+    states = TransactionState
+    if facts.producer_id == before.producer_id and facts.producer_epoch < before.producer_epoch:
+        return False
+    if before.state in PREPARED:
+        return facts.state is (states.COMPLETE_COMMIT if before.state is states.PREPARE_COMMIT else states.COMPLETE_ABORT)
+    if before.state is states.ONGOING:
+        return facts.state in (states.ONGOING, *PREPARED)
+    return facts.state in (states.EMPTY, states.ONGOING) or (facts.state is states.PREPARE_ABORT and facts.client_version >= 2)
+
+
+def _of_life(broker: Broker, action: Callable[[], None]) -> Callable[[], None]:
+    """What is told to a process is lost with it."""
+    life = broker.life
+    return lambda: action() if broker.life == life else None
 
 
 class Producer:
@@ -699,14 +796,17 @@ class Producer:
     async def _send(self, partition: Partition, number: int) -> int | None:
         """Until it is stored; not for ever."""
         error: int | None = None
+        before, may_come = self.unsure, False
         for _ in range(8):
             batch_of = (self.id, self.epoch, self.sequences.get(partition, 0), number)
             self.unsure = True
             error = await self.world.produce(self.name, self.version, batch_of, partition)
             if error == E.NONE:
                 self.sequences[partition] = batch_of[2] + 1
-                self.unsure = False
+                # What comes twice is known by its number in the same log alone, and not in that of the next topic of a name.
+                self.unsure = before or (may_come and partition[0] == REMADE)
                 return error
+            may_come |= error is None
             if error is not None and error not in SEND_AGAIN:
                 self.world.counts[f"refused {KafkaError(error).name}"] += 1
                 return error
