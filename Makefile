@@ -215,6 +215,12 @@ SEEDS ?= 100000
 simulate: ext
 	PENSTOCK_SIM_RUNS=$(SEEDS) $(BIN)/pytest -q -n 2 --timeout 36000 tests/sim/test_cluster_sim.py
 
+# Guards of the product that are taken out of a copy of the tree, one at a time: tests have to fail without each. `MUTANTS=KAFKA`.
+MUTANTS ?=
+.PHONY: mutants
+mutants: ext
+	PYTHONPATH=tests $(BIN)/python -m mutants.run $(MUTANTS)
+
 # Mirror and dedupe, then the load, killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
 .PHONY: failpoints failpoints-stages failpoints-load
 failpoints: failpoints-stages failpoints-load
@@ -229,7 +235,8 @@ failpoints-load: build
 .PHONY: failovers
 failovers: build
 	@PYTHONPATH=tests $(BIN)/python -m support.spark_classes
-	PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -m kafka tests/clients/test_moving_cluster.py tests/spark/test_moving_nights.py
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -m kafka tests/clients/test_moving_cluster.py \
+	  tests/clients/test_truncated_logs.py tests/spark/test_moving_nights.py
 
 # Nights on a Spark cluster, and into tables at hdfs:// and s3a://. NameNode and DataNode come from Maven; the S3 server is built as
 # a Go module, which takes minutes and a Go of 1.25 or newer (Debian 12 has none).

@@ -48,6 +48,7 @@ class Part(NamedTuple):
 PARTS = {
     "faults": Part("an hour"),
     "simulate": Part("an hour and a half"),
+    "mutants": Part("10 minutes"),
     "failpoints-stages": Part("half an hour"),
     "failpoints-load": Part("a quarter of an hour"),
     "failovers": Part("a quarter of an hour"),

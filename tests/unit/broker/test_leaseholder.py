@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from penstock.broker.replication import leaseholder
 from penstock.broker.replication.leaseholder import LeaseHolder
-from penstock.broker.store.base import paths
+from penstock.broker.store.base import SessionLostError, Store, paths
 from penstock.pyx.log.logmanager import LogManager
 from support.store_homes import WAIT_S, EmbeddedHome, Home, Scenario, play
 from support.zookeeper import ZooKeeper, ZooKeeperHome
@@ -74,6 +76,43 @@ def test_a_session_that_ends_by_its_owners_word_alone_is_as_good_as_a_lease(tmp_
         assert holder.is_over()
 
     play(EmbeddedHome(tmp_path / "metadata.db"), scenario)
+
+
+class SlowStore:
+    """A store whose answers take a second."""
+
+    session_timeout_ms = 6_000
+
+    def __init__(self) -> None:
+        self.now_ms = 100_000
+        self.asked = 0
+
+    async def create(self, path: str, **kind: bool) -> None:
+        self.now_ms += 1_000
+        self.asked += 1
+
+    async def set(self, path: str, value: bytes) -> None:
+        self.asked += 1
+        raise SessionLostError("it is over")
+
+
+def test_a_lease_begins_when_its_write_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When that was answered proves nothing: the session may have ended in between."""
+    store = SlowStore()
+    monkeypatch.setattr(leaseholder, "boottime_ms", lambda: store.now_ms)
+
+    async def scenario() -> int | None:
+        holder = LeaseHolder(7, LogManager(), is_enabled=True)
+        renewing = asyncio.create_task(holder.run(cast(Store, store)))
+        async with asyncio.timeout(WAIT_S):
+            while not store.asked or holder.is_over():  # noqa: ASYNC110 - it is told to threads
+                await asyncio.sleep(0)
+        left_ms = holder.left_ms
+        renewing.cancel()
+        await asyncio.wait([renewing])
+        return left_ms
+
+    assert asyncio.run(scenario()) == 6_000 * 2 // 3 - 1_000
 
 
 @pytest.mark.kafka

@@ -404,6 +404,20 @@ def test_a_replica_that_may_enter_is_told_of(served: Broker, name: str) -> None:
 
 
 # --- readers
+def test_a_read_ends_where_its_bounds_were_taken(served: Broker, name: str) -> None:
+    """At the high watermark, or at the last stable offset: though the segment goes on, and there is room for all of it."""
+    lead(name, version=1, isr=(1,))
+    LOGS.append(name, 0, batch([b"a"]))
+    LOGS.append(name, 0, batch([b"x"], **transactional(1, 0)))
+    LOGS.append(name, 0, batch([b"b"]))
+    with served.between() as one, served.connect() as reader:
+        for taken, committed in ((1, [b"a"]), (2, [b"a"]), (3, [b"a"])):
+            ask(one, name, 1, taken)
+            for isolation, most in ((0, [b"a", b"x", b"b"][:taken]), (1, committed)):
+                read = fetched(reader.ask(fetch(name, 0, 12, isolation_level=isolation), 12, FetchResponse))
+                assert (read.high_watermark, values(read)) == (taken, most)
+
+
 def test_a_transaction_ends_for_readers_when_its_marker_is_committed(served: Broker, name: str) -> None:
     lead(name, version=1, isr=(1,))
     LOGS.append(name, 0, batch([b"x"], **transactional(1, 0)))
