@@ -118,14 +118,15 @@ def test_site_takes_a_broker_whose_other_log_folder_changes(tmp_path: Path) -> N
     assert "stands for nothing" in said and "has its records in" not in said
 
 
-@pytest.mark.parametrize("key", ["penstock.dedupe.data", "penstock.etl.table"])
-def test_site_leaves_no_ids_and_no_table_behind(tmp_path: Path, key: str) -> None:
+def test_site_leaves_no_ids_and_no_table_behind(tmp_path: Path) -> None:
     """Another order of disks puts both on another disk."""
-    first = tmp_path / "first"
-    first.mkdir()
-    before = f"echo {key}={first} > /etc/penstock/pipeline.properties"
+    folders = {key: tmp_path / key for key in ("penstock.dedupe.data", "penstock.etl.table")}
+    for folder in folders.values():
+        folder.mkdir()
+    lines = [f"{key}={folder}" for key, folder in folders.items()]
+    before = f"printf '%s\\n' {' '.join(lines)} > /etc/penstock/pipeline.properties"
     said, left = played(tmp_path, inventory(tmp_path), "site", "Let Penstock look at those of every host", before=before)
-    assert f"west-1: by the inventory {key}={first} would change" in said
+    assert f"west-1: by the inventory {', '.join(lines)} would change" in said
     assert "PLAY [Brokers]" not in said
     assert sorted(left) == ["old", "pipeline.properties"]
 

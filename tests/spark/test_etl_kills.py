@@ -124,7 +124,7 @@ def test_a_load_that_another_one_overtook_changes_nothing(world: World, tmp_path
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("role", roles({"ours"}))
-def test_a_load_that_was_overtaken_leaves_the_others_rejects_alone(world: World) -> None:
+def test_a_load_that_was_overtaken_leaves_the_others_rejects_alone(world: World, tmp_path: Path) -> None:
     """Both carry out one plan, and find other rejects: the second one's file wants a field that no event has."""
     world.write_config(penstock_etl_clock="wall")
     world.events(NIGHTS[0], 5)
@@ -136,7 +136,7 @@ def test_a_load_that_was_overtaken_leaves_the_others_rejects_alone(world: World)
         (world.storage.workspace / "lock").unlink()
         schema = SCHEMA.replace("note STRING", "note STRING NOT NULL")
         world.write_config(penstock_etl_clock="wall", penstock_etl_schema=schema)
-        done = world.etl("--night", NIGHTS[0])
+        done = world.etl("--night", NIGHTS[0], jvm=WarmJvm(world.config, tmp_path / "log"))
         assert done.returncode == 0, done.stderr
         before = contents(world)
         assert len(before[1]) == before[2][0].rejects == 6

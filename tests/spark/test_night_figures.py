@@ -15,7 +15,7 @@ import pytest
 
 from penstock.metrics import FAMILIES as PROCESS_FAMILIES
 from penstock.pipeline.etl.figures import FAMILIES, UNNAMED
-from support.etl_world import World
+from support.etl_world import WarmJvm, World
 from support.harness import BrokerProcess
 from support.scraping import Scrape, get, scrape_at, served
 
@@ -44,8 +44,9 @@ def test_a_night_leaves_its_figures_however_it_ends(shared_broker: BrokerProcess
     world.send("2013-01-01", [b"no event"])
     world.events("2013-01-02", 2)
     world.arrive()
+    jvm = WarmJvm(world.config, tmp_path / "log")
     began = time.time()
-    done = world.etl("--night", "2013-01-01")
+    done = world.etl("--night", "2013-01-01", jvm=jvm)
     assert done.returncode == 0, done.stderr
     found = figures()
     loaded = json.loads(done.stdout)
@@ -59,7 +60,7 @@ def test_a_night_leaves_its_figures_however_it_ends(shared_broker: BrokerProcess
 
     # One that is incomplete, one that is refused, one that is there already.
     for arguments, code in ((("2013-01-02", "--incomplete", "fail"), 3), (("2012-12-31",), 1), (("2013-01-01",), 0)):
-        assert world.etl("--night", *arguments).returncode == code
+        assert world.etl("--night", *arguments, jvm=jvm).returncode == code
         found = figures()
         assert found.value("penstock_night_exit_code") == code
         assert found.value("penstock_night_waiting", reason="arrival") == int(code == 3)
@@ -70,11 +71,12 @@ def test_a_night_leaves_its_figures_however_it_ends(shared_broker: BrokerProcess
     before = file.read_bytes()
     world.events("2013-01-03", 2)
     world.arrive()
-    assert world.etl("--night", "2013-01-02", failpoints="etl.after_plan=kill@1").returncode == -signal.SIGKILL
+    killed = world.etl("--night", "2013-01-02", failpoints="etl.after_plan=kill@1", jvm=jvm)
+    assert killed.returncode == -signal.SIGKILL
     assert file.read_bytes() == before
     command = [sys.executable, "-m", "penstock", "etl", "--config", str(world.config), "--night", "2013-01-03"]
     said = tmp_path / "said"
-    assert world.etl("--night", "2013-01-02").returncode == 0
+    assert world.etl("--night", "2013-01-02", jvm=jvm).returncode == 0
     with said.open("w") as out, subprocess.Popen([*command, "--wait-seconds", "600"], stdout=out, stderr=out) as waiting:
         wait_for("2013-01-03 waits", said, waiting)
         waiting.terminate()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.ports import hold_ports
+from support.etl_world import WarmJvm
 from support.harness import BrokerProcess
 from support.patience import LIMIT_S
 from support.prometheus import Exporter
@@ -48,6 +51,7 @@ class World:
         self.create(TOPIC, 2)
         self.create(STORMY)
         self._sent = 0
+        self._jvm: WarmJvm | None = None
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """Make a topic at the source."""
@@ -117,14 +121,19 @@ class World:
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
         consumer.close()
 
-    def penstock(self, *words: object, code: int | None = 0) -> str:
+    def penstock(self, *words: object, code: int | None = 0, environment: Mapping[str, str] | None = None) -> str:
         """What a command says; it must end with this code."""
         command = [sys.executable, "-m", "penstock", *map(str, words), "--config", str(self.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+        inherited = os.environ | dict(environment or {})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False, env=inherited)
         assert code is None or done.returncode == code, f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def night(self, days_ago: int, code: int | None = 0) -> str:
-        """Load a night."""
+        """Load a night; the JVM is kept for the next one."""
         night = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days_ago)
-        return self.penstock("etl", "--night", night.isoformat(), code=code)
+        self._jvm = self._jvm or WarmJvm(self.config, self.folder / "spark")
+        try:
+            return self.penstock("etl", "--night", night.isoformat(), code=code, environment=self._jvm.environment)
+        finally:
+            self._jvm.clear()

@@ -44,6 +44,8 @@ JAVA = (
 )
 # Measured with both sides at once, since their brokers take long to start.
 BETWEEN_KAFKA = [case.name for case in PIPELINE_CASES if isinstance(case, mirror.Mirror) and case.brokers == KAFKA]
+# At this scale they are the night without rejects that `night-rejects` has beside its own; each takes a JVM's start.
+NIGHTS_ALIKE = ("night-small", "night-2m")
 SCALE = 0.001
 MINUTES = 0.02
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # nothing runs long enough here for the second compiler to pay
@@ -83,7 +85,9 @@ def measure(world: World, case: Case) -> Measured:
     return run.measured[case.name]
 
 
-@pytest.mark.parametrize("case", [param(case) for case in (*BROKER_CASES, *PIPELINE_CASES) if case.name not in BETWEEN_KAFKA])
+@pytest.mark.parametrize(
+    "case", [param(case) for case in (*BROKER_CASES, *PIPELINE_CASES) if case.name not in (*BETWEEN_KAFKA, *NIGHTS_ALIKE)]
+)
 def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
     measured = measure(world, case)
     if isinstance(case, Steps) and shutil.which("perf") is None:
