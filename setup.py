@@ -1,5 +1,7 @@
 """Generates the wire messages and compiles the Cython modules; everything else is in pyproject.toml."""
 
+import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import Cython.Build.Cache
 from Cython.Build import cythonize
 from Cython.Build.Cache import Cache
 from setuptools import Extension, setup
@@ -127,6 +130,21 @@ def extensions() -> list[Extension]:
         )
         for name in chosen
     ]
+
+
+@functools.cache
+def file_hash(filename: str) -> str:
+    """What the cache of translations knows a file by: its content, and its path within the checkout or within Cython.
+
+    Cython's own function takes the whole path. Cython's .pxd files have another one in each environment, so that a fresh clone
+    or a wheel would find nothing in the cache.
+    """
+    own, path = Path(Cython.__file__).parent, Path(os.path.normpath(filename))
+    name = path.relative_to(own) if path.is_relative_to(own) else path
+    return hashlib.sha256(f"{name}\n".encode() + path.read_bytes()).hexdigest()
+
+
+Cython.Build.Cache.file_hash = file_hash
 
 
 def cythonized() -> list[Extension]:
