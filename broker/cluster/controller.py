@@ -5,6 +5,7 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
     WriteStates ──► on_written       one multi; its first operation checks the controller epoch (R1, I11)
     ReadState ────► on_state_read    one state, after a refused or an unknown write
     ReadBrokers ──► on_brokers       all registrations, then all `/penstock/incarnations`; with watches that are set before
+    ReadDeletions ► on_deletions     the version of `/penstock/deleted`, after a multi that checked an older one
     SendRoles ────► on_answer        LeaderAndIsr to one broker; never two at a time
     AnswerAlter                      the answer to a leader's AlterPartition
     Resign                           another controller has been elected
@@ -23,10 +24,13 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
 - **Only what the store has confirmed is told.** For each broker there is one set of roles to be told, not a queue: newer state
   replaces older.
 - **A state is of one topic**, by the id that it bears: what was planned for a topic isn't taken for the state of a later one of
-  its name, wherever its write ended up.
-- **A partition without a state** gets one: its image begins as NOT_CREATED, whether its topic is new, has grown, or was left
-  half made by an earlier controller or an old tool. Until a broker has answered that it leads, each state that is written
-  says that it is a new one (`new_at`): nobody has records yet, and a broker that was dead when the topic was made has no log.
+  its name. Nor does a late write come to a later topic's state, whose versions begin again: each write checks the count of
+  deletions, too. A state of another topic that is there all the same (an old tool removes nodes, and isn't counted) is
+  written over, and its leader epoch is exceeded.
+- **A partition without a state** has had no leader: its topic is new, has grown, or was left half made by an earlier controller
+  or an old tool. Its live replicas are told that nobody leads, and make their logs. The first state is written once they have
+  said so, or MAKING_MS after the first of them did; it names those alone. *A state that names a broker which was dead by
+  then: no later controller can know that nobody has led.*
 - **A leader that lives hears of its successor twice**: by its role, and by a write to its node `/penstock/moved/N` in the same
   multi as the state. It may be cut off from the controller alone: then nothing else tells it, and it would go on answering as
   leader and as coordinator (*a group's position that goes back*). It looks at the states of what it leads then.
@@ -43,7 +47,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from penstock.broker.cluster import elections, planning
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr, owned, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -59,6 +63,7 @@ from penstock.errors import ErrorCode
 
 ANSWER_MS = 5_000  # a request without an answer for so long: the connection is closed, and all roles are sent again
 AGAIN_MS = 200  # a broker that doesn't know its registration yet is asked again
+MAKING_MS = 2_000  # so long a new partition waits for other live replicas once one has its log: their sessions may be over soon
 STATES_AT_A_TIME = 99  # in one multi, whose bound is 400 operations: a new state may need two parents and a check of its topic
 
 
@@ -91,6 +96,11 @@ class ReadBrokers:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadDeletions:
+    """Action: read how many topics were deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendRoles:
     """Action: tell a broker its roles."""
 
@@ -112,7 +122,7 @@ class Resign:
     newer_epoch: int = NO_EPOCH
 
 
-Action = WriteStates | ReadState | ReadBrokers | SendRoles | AnswerAlter | Resign
+Action = WriteStates | ReadState | ReadBrokers | ReadDeletions | SendRoles | AnswerAlter | Resign
 Out = list[Action]
 
 
@@ -152,6 +162,7 @@ class Controller:
     broker: int
     epoch: int
     epoch_version: int  # of the node `/controller_epoch`
+    deletions: int = 0  # the version of the node `/penstock/deleted`
     partitions: dict[Partition, PartitionImage] = field(default_factory=dict)
     registrations: dict[int, Registration] = field(default_factory=dict)
     incarnations: dict[int, Incarnation] = field(default_factory=dict)
@@ -162,6 +173,8 @@ class Controller:
     writes: dict[int, tuple[Partition, ...] | Note] = field(default_factory=dict)
     reading: set[Partition] = field(default_factory=set)
     leaderless: dict[Partition, int] = field(default_factory=dict)  # since when, by this controller's clock
+    making: dict[Partition, int] = field(default_factory=dict)  # without a state: since when a replica has its log
+    overtaken: set[Partition] = field(default_factory=set)  # planned again once it is known how many topics were deleted
     deleting: set[Partition] = field(default_factory=set)
     news: set[Partition] = field(default_factory=set)  # whose state is another one; the feeder takes them, to tell all brokers
     last_id: int = 0
@@ -229,7 +242,16 @@ def on_partitions(controller: Controller, partitions: Mapping[Partition, Partiti
     """Topics were created or have grown: partitions that the controller doesn't know yet, most of them without a state."""
     new = {partition: image for partition, image in partitions.items() if partition not in controller.partitions}
     controller.partitions.update(new)
+    for partition in new:
+        _tell(controller, partition)
     return _step(controller, list(new), now_ms)
+
+
+def on_deletions(controller: Controller, count: int, now_ms: int) -> Out:
+    """So many topics were deleted, by the version of `/penstock/deleted`: what is written from now on checks it."""
+    controller.deletions = count
+    overtaken, controller.overtaken = sorted(controller.overtaken), set()
+    return _step(controller, overtaken, now_ms)
 
 
 def on_deleting(controller: Controller, partitions: Iterable[Partition], now_ms: int) -> Out:
@@ -257,6 +279,8 @@ def on_deleted(controller: Controller, partitions: Iterable[Partition], now_ms: 
             out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         controller.deleting.discard(partition)
         controller.leaderless.pop(partition, None)
+        controller.making.pop(partition, None)
+        controller.overtaken.discard(partition)
         controller.partitions.pop(partition, None)
         for peer in controller.peers.values():
             peer.pending.discard(partition)
@@ -323,6 +347,11 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
         if refused == paths.moved(broker):  # Somebody has removed the node: its broker hears of moves by roles alone.
             controller.registrations[broker] = replace(known, watches_moves=False)
     out: Out = []
+    if refused == paths.DELETED:
+        for partition in about:
+            _forget(controller, partition, out)
+        controller.overtaken.update(about)
+        return [*out, ReadDeletions()]
     for partition in about:
         planned = controller.writing[partition]
         if outcome is Outcome.DONE:
@@ -353,9 +382,15 @@ def on_state_read(controller: Controller, partition: Partition, state: LeaderAnd
         # What was asked for may still come, over an older connection: with an entrant that has lost its log meanwhile, say. The
         # same state is written once more then: a version that has moved ends it.
         image = controller.partitions[partition]
-        image.is_doubtful = state is not None and state.partition_epoch == planned.state.partition_epoch
-        image.state = image.state if state is None else owned(state, image.topic_id, image.min_isr)
-        image.log_ends.clear()
+        if state is None:
+            _on_state_gone(image)
+        elif state.is_of(image.topic_id):
+            image.is_doubtful = state.partition_epoch == planned.state.partition_epoch
+            image.state = state
+        else:
+            planning.replace_stranger(image, state)
+        if image.state.is_created:  # Nobody has led before, so logs stay as they are.
+            image.log_ends.clear()
         _note_leader(controller, partition, image, now_ms)
         controller.news.add(partition)
         _forget(controller, partition, out)
@@ -385,19 +420,21 @@ def on_answer(controller: Controller, request: LeaderAndIsrRequest, answer: Lead
             controller.news.add(role.partition)
         elif told.error == ErrorCode.FENCED_LEADER_EPOCH:
             # A broker that knows a newer state of this epoch has it from this controller, or from a store that went back.
-            image.is_unheard = False
-            if told.last_epoch > role.state.leader_epoch or image.state.partition_epoch == role.state.partition_epoch:
+            if not image.state.is_created:
+                image.is_state_lost = True
+                peer.pending.add(role.partition)
+            if told.last_epoch > role.state.leader_epoch or image.told.partition_epoch == role.state.partition_epoch:
                 image.least_epoch = max(image.least_epoch, told.last_epoch)
         elif told.error != ErrorCode.NONE:  # Nor does it say where its log ends.
             peer.not_before_ms = now_ms + AGAIN_MS
             peer.pending.add(role.partition)
         else:
-            if role.state.leader == request.broker:
-                image.is_unheard = False
             if image.without_log.pop(request.broker, None) is not None:
                 controller.news.add(role.partition)
             if role.state.leader == NO_LEADER and image.state.leader == NO_LEADER:
                 image.log_ends[request.broker] = (request.broker_epoch, (told.last_epoch, told.log_end))
+                if not image.state.is_created:
+                    controller.making.setdefault(role.partition, now_ms)
     return _step(controller, [role.partition for role in request.roles], now_ms)
 
 
@@ -411,12 +448,17 @@ def on_unanswered(controller: Controller, request: LeaderAndIsrRequest, now_ms: 
 
 
 def on_time(controller: Controller, now_ms: int) -> Out:
-    """Time has passed: send again what was never answered, and elect where all seats were waited for long enough."""
+    """Time has passed: send again what was never answered, and elect where others were waited for long enough."""
     overdue = []
     for partition, since_ms in controller.leaderless.items():
         image = controller.partitions[partition]
         if 0 <= image.patience_ms <= now_ms - since_ms and not image.is_overdue:
             image.is_overdue = True
+            overdue.append(partition)
+    for partition, since_ms in list(controller.making.items()):
+        if now_ms - since_ms >= MAKING_MS:
+            controller.partitions[partition].is_waiting = False
+            del controller.making[partition]
             overdue.append(partition)
     for broker, peer in controller.peers.items():
         if peer.out is not None and now_ms - peer.out_since_ms >= ANSWER_MS:
@@ -447,7 +489,7 @@ def _step(controller: Controller, partitions: list[Partition], now_ms: int) -> O
 
 def _operations(controller: Controller, partitions: list[Partition]) -> list[Operation]:
     """The writes of planned states. New ones make their parents, but not the node of a topic that was deleted meanwhile."""
-    operations = find_moves(controller, partitions)
+    operations: list[Operation] = [Check(paths.DELETED, controller.deletions), *find_moves(controller, partitions)]
     topics: set[str] = set()
     for partition in partitions:
         state = controller.writing[partition].state
@@ -494,10 +536,7 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
         state, ask = _next_ask(controller, partition, out)
         if ask is None:
             return False
-    if not image.state.is_created:
-        image.is_unheard = True
-    new_at = state.partition_epoch + 1 if image.is_unheard else 0
-    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id, new_at=new_at)
+    state = replace(state, controller_epoch=controller.epoch, topic_id=image.topic_id)
     controller.writing[partition] = Planned(state, handled, dict(image.lost), ask, image.wanted_leader)
     return True
 
@@ -511,7 +550,6 @@ def _next_ask(
         token, ask = asks.pop(0)
         error = find_refusal(controller, image, ask)
         if error == ErrorCode.NONE:
-            image.is_unheard = False
             return elections.alter(image.state, ask.isr, image.replicas), (token, ask)
         out.append(AnswerAlter(token, AlterPartitionAnswer(ask, error)))
     return image.state, None
@@ -566,9 +604,10 @@ def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, 
         if planned.ask is not None:
             out.append(AnswerAlter(planned.ask[0], AlterPartitionAnswer(planned.ask[1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         if image is not None:
-            image.state = owned(state, image.topic_id, image.min_isr)
+            planning.replace_stranger(image, state)
         return
     controller.news.add(partition)
+    controller.making.pop(partition, None)
     image.state, image.handled, image.is_doubtful = state, planned.handled, False
     for broker, epoch in planned.lost.items():
         if image.lost.get(broker) == epoch:
@@ -582,6 +621,13 @@ def _confirm(controller: Controller, partition: Partition, state: LeaderAndIsr, 
     if planned.ask is not None:
         token, ask = planned.ask
         out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.NONE, state)))
+
+
+def _on_state_gone(image: PartitionImage) -> None:
+    """There is no node of a partition's state. If there had been one, somebody has removed it: what is known is written again,
+    unless its topic went, too."""
+    image.is_doubtful = image.state.is_created
+    image.state = image.state.written(NOT_CREATED.partition_epoch)
 
 
 def _forget(controller: Controller, partition: Partition, out: Out) -> None:
@@ -620,8 +666,8 @@ def _on_noted(controller: Controller, note: Note, outcome: Outcome, now_ms: int)
 
 
 def _tell(controller: Controller, partition: Partition) -> None:
-    """All replicas have to hear of a partition's state, once there is one."""
-    if not controller.partitions[partition].state.is_created or partition in controller.deleting:
+    """All replicas have to hear of a partition's state, or that there is none."""
+    if partition in controller.deleting:
         return
     for broker in controller.partitions[partition].replicas:
         controller.peers.setdefault(broker, Peer()).pending.add(partition)
@@ -633,7 +679,7 @@ def _tell_all(controller: Controller, broker: int) -> None:
     pending.update(
         partition
         for partition, image in controller.partitions.items()
-        if broker in image.replicas and image.state.is_created and partition not in controller.deleting
+        if broker in image.replicas and partition not in controller.deleting
     )
 
 
@@ -653,4 +699,4 @@ def _send(controller: Controller, now_ms: int, out: Out) -> None:
 def _role(controller: Controller, partition: Partition) -> PartitionRole:
     image = controller.partitions[partition]
     epochs = {broker: controller.admitted[broker] for broker in image.replicas if broker in controller.admitted}
-    return PartitionRole(partition, image.topic_id, image.replicas, image.state, epochs)
+    return PartitionRole(partition, image.topic_id, image.replicas, image.told, epochs)

@@ -1,7 +1,7 @@
 """The state of one partition: its leader, its in-sync replicas, and who else may lead. One JSON node of the store holds it.
 
 The node has the five fields that Kafka with ZooKeeper always wrote (`controller_epoch`, `leader`, `version`, `leader_epoch`,
-`isr`), Kafka 3.2's `leader_recovery_state`, and six of ours. Older tools ignore the fields that they don't know; we keep the
+`isr`), Kafka 3.2's `leader_recovery_state`, and five of ours. Older tools ignore the fields that they don't know; we keep the
 fields that we don't know, so that an older controller loses nothing of a newer one's.
 
 - `elr`: eligible leader replicas (KIP-966). A replica that leaves the ISR while the ISR is smaller than min.insync.replicas
@@ -13,8 +13,9 @@ fields that we don't know, so that an older controller loses nothing of a newer 
 - `min_isr`: min.insync.replicas. It is part of the state because the ELR is computed from it: if a leader read the config
   itself, it could move the high watermark by a value that the controller didn't use when it chose the ELR.
 - `topic_id`: the topic that the state was written for. A later topic of the name begins with another state.
-- `new_at`: the version of this node up to which no broker has told the controller that it leads. At that version a log may be
-  missing, since nobody has records; in a later one it has to be there. Without the field only version 0 is new.
+
+A partition without a node has had no leader: its first state names the first leader, and is written before any broker may
+lead. Each seat that a state names is that of a log which is there, or was lost.
 
 The version of the node is the *partition epoch*: it grows with every write, and each write names the version that it replaces.
 """
@@ -31,7 +32,6 @@ from penstock.broker.uuids import uuid_bytes, uuid_text
 
 NO_LEADER = -1
 NO_EPOCH = -1
-NEVER_NEW = -1  # in place of a version: that of no state
 
 _OWN = frozenset(
     (
@@ -46,7 +46,6 @@ _OWN = frozenset(
         "unclean_epoch",
         "min_isr",
         "topic_id",
-        "new_at",
     )
 )
 
@@ -67,7 +66,7 @@ class LeaderAndIsr:
     partition_epoch: int = 0  # the node's version
     unknown: Mapping[str, Any] = field(default_factory=dict)  # fields of newer brokers
     topic_id: bytes = field(default=b"", compare=False)  # as the node has it, b"": it has none; brokers aren't told it
-    new_at: int = field(default=0, compare=False)  # the version at which no log of the partition need be there yet
+    is_new: bool = field(default=False, compare=False)  # as replicas are told: nobody has led, so logs need not be there yet
 
     @property
     def seats(self) -> tuple[int, ...]:
@@ -79,10 +78,9 @@ class LeaderAndIsr:
         """Whether this is a state, and not the lack of one."""
         return self.leader_epoch != NO_EPOCH
 
-    @property
-    def is_new(self) -> bool:
-        """Whether nobody had led the partition, as far as the controller knew when it wrote this."""
-        return self.partition_epoch == self.new_at
+    def is_of(self, topic_id: bytes) -> bool:
+        """Whether this is a state of that topic. One without an id is Kafka's, of whichever topic is there."""
+        return self.topic_id in (b"", topic_id)
 
     def needed(self, replicas: tuple[int, ...]) -> int:
         """How many members the ISR needs before the high watermark moves: min.insync.replicas, at most all replicas."""
@@ -95,13 +93,6 @@ class LeaderAndIsr:
 
 # Of a partition that its topic names and that has no node yet: no version is older.
 NOT_CREATED = LeaderAndIsr(NO_LEADER, NO_EPOCH, (), partition_epoch=-1)
-
-
-def owned(state: LeaderAndIsr, topic_id: bytes, min_isr: int) -> LeaderAndIsr:
-    """A stored state as it counts for a topic: that of another topic is nothing but the version that its first one replaces."""
-    if state.topic_id in (b"", topic_id):
-        return state
-    return replace(NOT_CREATED, min_isr=min_isr, partition_epoch=state.partition_epoch)
 
 
 def state_json(state: LeaderAndIsr) -> bytes:
@@ -121,8 +112,6 @@ def state_json(state: LeaderAndIsr) -> bytes:
     }
     if state.topic_id:
         content["topic_id"] = uuid_text(state.topic_id)
-    if state.new_at:
-        content["new_at"] = state.new_at
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -146,7 +135,6 @@ def read_state(path: str, data: bytes | None, partition_epoch: int) -> LeaderAnd
         partition_epoch,
         {name: value for name, value in content.items() if name not in _OWN},
         _topic_id(fields, content),
-        fields.number("new_at", 0, INT_MAX, 0),
     )
 
 

@@ -82,16 +82,14 @@ def on_role(
     now_ms: int,
     *,
     is_whole: bool = True,
-    was_made: bool = False,
 ) -> RoleAnswer:
-    """Take a role. is_whole: the log is there, and recovery found in it all that it should hold. was_made: the log isn't whole,
-    and this broker knows that it was made, whatever the state says."""
+    """Take a role. is_whole: the log is there, and recovery found in it all that it should hold."""
     state, newest = role.state, replica.state
     if newest is not None and _is_older(replica, state, newest, broker_epoch):
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, newest.leader_epoch, log.end)
     if log.last_epoch > state.leader_epoch:
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, log.last_epoch, log.end)
-    if not is_whole and holds_seat(replica.broker, state, was_made=was_made):
+    if not is_whole and holds_seat(replica.broker, state):
         return RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
     is_new_epoch = newest is None or state.leader_epoch > newest.leader_epoch
     replica.newest_role, replica.broker_epoch = role, broker_epoch
@@ -115,7 +113,7 @@ def on_stored(replica: Replica, state: LeaderAndIsr, broker_epoch: int, log: Log
     newest = replica.newest_role
     if replica.leader is None or newest is None or broker_epoch != replica.broker_epoch:
         return False
-    if state.topic_id not in (b"", newest.topic_id) or state.leader == replica.broker:
+    if not state.is_of(newest.topic_id) or state.leader == replica.broker:
         return False
     if state.leader_epoch <= newest.state.leader_epoch:
         return False
@@ -131,11 +129,9 @@ def _is_older(replica: Replica, state: LeaderAndIsr, newest: LeaderAndIsr, broke
     )
 
 
-def holds_seat(broker: int, state: LeaderAndIsr, *, was_made: bool = False) -> bool:
-    """Whether a log that isn't there contradicts the state: this broker may lead, and the state isn't a new one. A state says
-    that it is new as far as the controller knew; a broker that knows of records of its log knows better.
-    """
-    return (was_made or not state.is_new) and broker in state.seats and broker not in state.unclean
+def holds_seat(broker: int, state: LeaderAndIsr) -> bool:
+    """Whether a log that isn't there contradicts the state: this broker may lead, and somebody has led."""
+    return not state.is_new and broker in state.seats and broker not in state.unclean
 
 
 def _lead(replica: Replica, role: PartitionRole, broker_epoch: int, log: Log, now_ms: int) -> None:

@@ -30,6 +30,8 @@ class ElectionCount:
                 self._known.pop(partition, None)
                 continue
             state = self._known[partition] = image.state
-            if before is not None and before.leader_epoch < state.leader_epoch and state.leader != NO_LEADER:
+            if before is None or not before.is_created:
+                continue
+            if before.leader_epoch < state.leader_epoch and state.leader != NO_LEADER:
                 self.leaders += 1
                 self.unclean += before.unclean_epoch < state.unclean_epoch

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from penstock import log
-from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr, owned, read_state
-from penstock.broker.cluster.planning import PartitionImage
+from penstock.broker.cluster.leaderandisr import LeaderAndIsr, read_state
+from penstock.broker.cluster.planning import PartitionImage, image_of
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
 from penstock.broker.context import Endpoint
 from penstock.broker.replication.brokerid import read_endpoints, read_rack
@@ -133,21 +133,18 @@ async def read_one_state(store: Store, partition: tuple[str, int]) -> LeaderAndI
 
 
 def _image(topic: StoredTopic, index: int, node: tuple[bytes, int, int] | None, patience_ms: int) -> PartitionImage:
-    if node is None:
-        state = replace(NOT_CREATED, min_isr=topic.min_isr)
-    else:
-        path = paths.partition_state(topic.name, index)
-        state = owned(read_state(path, node[0], node[2]), topic.topic_id, topic.min_isr)
-        if strangers := set(state.isr) - set(topic.replicas[index]):
-            raise BadValueError(path, f"`isr` names {sorted(strangers)}, which are no replicas of it")
-    image = PartitionImage(
-        topic.topic_id,
-        topic.replicas[index],
-        state,
-        may_lose=topic.may_lose(index),
-        patience_ms=topic.patience_ms(index, patience_ms),
-    )
-    if state.min_isr != topic.min_isr:
+    path = paths.partition_state(topic.name, index)
+    stored = None if node is None else read_state(path, node[0], node[2])
+    image = image_of(topic.topic_id, topic.replicas[index], stored, topic.min_isr)
+    if strangers := set(image.state.isr) - set(image.replicas):
+        raise BadValueError(path, f"`isr` names {sorted(strangers)}, which are no replicas of it")
+    if image.is_state_lost:
+        _log.warning(
+            "topic=%s partition=%d: `%s` has the state of another topic; a leader is elected once all replicas have said where "
+            "their logs end", topic.name, index, path,
+        )  # fmt: skip
+    image.may_lose, image.patience_ms = topic.may_lose(index), topic.patience_ms(index, patience_ms)
+    if image.state.min_isr != topic.min_isr:
         image.wanted_min_isr = topic.min_isr
     return image
 

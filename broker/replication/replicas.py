@@ -3,11 +3,11 @@
 The machines of `broker/cluster/` decide (`replica`, `leader`, `roles`); between them and the data plane is
 `replicalogs.py`.
 
-A log is made only where this broker has no seat by the state, marked `unclean` or not, or where the state is a new one and
-the log folders know of no records. A seat whose log isn't there, or is damaged, is answered KAFKA_STORAGE_ERROR for as long as
-it is so: the controller takes the seat away, but the last one stays, without a leader, until its log is back (*an unmounted
-disk that makes a partition begin again, empty*), or an operator gives up what it held (ElectLeaders, unclean): then the
-controller takes the last seat away, too.
+A log is made only where this broker has no seat by the state, marked `unclean` or not. There is no seat before the first
+leader; then a log is made, too, unless the log folders know of records. A seat whose log isn't there, or is damaged, is
+answered KAFKA_STORAGE_ERROR for as long as it is so: the controller takes the seat away, but the last one stays, without a
+leader, until its log is back (*an unmounted disk that makes a partition begin again, empty*), or an operator gives up what it
+held (ElectLeaders, unclean): then the controller takes the last seat away, too.
 """
 
 from __future__ import annotations
@@ -443,15 +443,15 @@ class Replicas:
                 self._damaged.add(role.partition)
             else:
                 return []
-        has_seat = self._node_id in role.state.seats and (not role.state.is_new or self._was_made(role))
-        if has_seat:
+        has_seat = self._node_id in role.state.seats and not role.state.is_new
+        if has_seat or (role.state.is_new and self._had_records(role)):
             if role.partition not in self._damaged:
                 _log.error("topic=%s partition=%d should be here, and no log folder holds it", name, index)
             self._damaged.add(role.partition)
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "it has a seat by the partition's state, and its log isn't whole. Put it back, or repair it with `penstock log "
-                "repair` while this broker is stopped; `penstock cluster elect "
+                "it had records, or has a seat by the partition's state, and its log isn't whole. Put it back, or repair it "
+                "with `penstock log repair` while this broker is stopped; `penstock cluster elect "
                 f"{quoted(f'{name}:{index}')} --unclean` gives up what no live replica holds",
             )
         self._damaged.discard(role.partition)
@@ -461,12 +461,9 @@ class Replicas:
         self._logs.open_replica(name, role.topic_id, index, str(place.path), settings, new=True)
         return [place.holds(role.partition)]
 
-    def _was_made(self, role: PartitionRole) -> bool:
-        """Whether this broker may have had records of a partition before, whatever the state says. Nobody knows what a folder
-        that doesn't work has; a state of version 0 is believed all the same, or no topic could be made then."""
+    def _had_records(self, role: PartitionRole) -> bool:
+        """Whether this broker knows that a partition has had records, whatever the controller says."""
         name, index = role.partition
-        if role.state.partition_epoch > 0 and any(log_dir.offline for log_dir in self._dirs):
-            return True
         return any(self._logs.had_records(name, role.topic_id, index, str(log_dir.path)) for log_dir in self._dirs.online)
 
     def _drop(self, partition: Partition, topic_id: bytes, deletes: bool) -> tuple[int, bool]:

@@ -23,6 +23,7 @@ from penstock.broker.cluster.controller import (
     Out,
     Outcome,
     ReadBrokers,
+    ReadDeletions,
     ReadState,
     Resign,
     SendRoles,
@@ -151,6 +152,8 @@ class Term:
                     self._events.work(partial(self._read_state, action.partition))
                 case ReadBrokers():
                     self._look_at_brokers()
+                case ReadDeletions():
+                    self._events.work(self._read_deletions)
                 case SendRoles():
                     self._pictures.on_roles(action.request)
                     self._events.work(partial(self._send_roles, action.request))
@@ -181,6 +184,8 @@ class Term:
         self._topics.begin_look()
         await self._store.sync()
         brokers = await read_brokers(self._store, self._look_at_brokers)
+        _, deletions = await self._store.get(paths.DELETED)
+        machine.on_deletions(self._controller, deletions.version, self._clock())
         images = await self._topics.begin()
         self._elections.begin(images)
         out = machine.on_deleting(self._controller, await self._deletions.begun(), self._clock())
@@ -234,6 +239,10 @@ class Term:
     async def _read_state(self, partition: Partition) -> None:
         state = await read_one_state(self._store, partition)
         self._events.put(lambda: machine.on_state_read(self._controller, partition, state, self._clock()))
+
+    async def _read_deletions(self) -> None:
+        _, deletions = await self._store.get(paths.DELETED)
+        self._events.put(lambda: machine.on_deletions(self._controller, deletions.version, self._clock()))
 
     async def _write(self, action: WriteStates) -> None:
         outcome, refused = Outcome.DONE, ""

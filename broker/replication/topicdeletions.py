@@ -122,7 +122,7 @@ class TopicDeletions:
             await self._begin_deletion(topic, partitions)
             away = [] if topic is None else await self._stop_replicas(topic)
             try:
-                await self._remove_nodes(name, stat, topic, away)
+                deletions = await self._remove_nodes(name, stat, topic, away)
                 break
             except (BadVersionError, NotEmptyError, NodeExistsError, NoNodeError) as error:
                 if error.path == paths.CONTROLLER_EPOCH:
@@ -132,6 +132,7 @@ class TopicDeletions:
             raise StoreError(paths.topic(name), "others change it as quickly as it is deleted")
         self._topics.forget(name, topic)
         self._events.put(lambda: machine.on_deleted(self._controller, partitions, self._events.clock()))
+        self._events.put(lambda: machine.on_deletions(self._controller, deletions, self._events.clock()))
         _log.info("deleted topic=%s%s", name, f"; brokers {sorted(away)} still hold it" if away else "")
 
     async def _begin_deletion(self, topic: StoredTopic | None, partitions: Sequence[Partition]) -> None:
@@ -150,10 +151,12 @@ class TopicDeletions:
         while not machine.is_settled(self._controller, partitions):  # noqa: ASYNC110 - writes that are out end by themselves
             await asyncio.sleep(LOOK_S)
 
-    async def _remove_nodes(self, name: str, stat: Stat | None, topic: StoredTopic | None, away: Collection[int]) -> None:
-        """Remove a topic's nodes, its own by the version that was read: it may have grown since. Raises StoreError."""
+    async def _remove_nodes(self, name: str, stat: Stat | None, topic: StoredTopic | None, away: Collection[int]) -> int:
+        """Remove a topic's nodes, its own by the version that was read: it may have grown since. Answers how many topics were
+        deleted so far. Raises StoreError."""
         _, deletions = await self._store.get(paths.DELETED)
-        # Its version counts deletions: what was read before this one is written no more (`ClusterTopics`).
+        # Its version counts deletions: what was read before this one is written no more (`ClusterTopics`), and no state that
+        # was planned before comes to a later topic of the name.
         last = [*machine.guard(self._controller), Set(paths.DELETED, b"", deletions.version)]
         if topic is not None and away:
             noted, own = await self._store.children(paths.DELETED), uuid_text(topic.topic_id)
@@ -176,6 +179,7 @@ class TopicDeletions:
             if await self._store.exists(path) is not None:
                 last.append(Delete(path, recursive=True))
         await self._store.multi(last)
+        return deletions.version + 1
 
     async def _stored_topic(self, name: str) -> StoredTopic | None:
         """A topic as the store has it, since the look that shows it may still be under way; if it can't be read, as it was

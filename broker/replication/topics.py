@@ -229,7 +229,7 @@ class ClusterTopics(Topics):
         """Show who leads these partitions, as this broker has read it in the store before the controller told it."""
         for (name, index), state in states.items():
             topic = self._by_name.get(name)
-            if topic is None or index >= len(topic.partitions) or state.topic_id not in (b"", topic.topic_id):
+            if topic is None or index >= len(topic.partitions) or not state.is_of(topic.topic_id):
                 continue
             shown = topic.partitions[index]
             if shown.leader_epoch < state.leader_epoch:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.broker.cluster import messages
-from penstock.broker.cluster.leaderandisr import NEVER_NEW, NO_EPOCH, NO_LEADER, LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, Partition
 from penstock.broker.topic import NAME_MAX, check_name
 from penstock.errors import ErrorCode, KafkaError
@@ -96,8 +96,9 @@ def read_roles(message: forms.LeaderAndIsrRequest) -> messages.LeaderAndIsrReque
 
 
 def _read_told_state(one: forms.LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> LeaderAndIsr:
-    state = _read_state(one, _at_least(NO_LEADER, one.leader), _at_least(0, one.partition_epoch))
-    return replace(state, new_at=one.partition_epoch if one.is_new else NEVER_NEW)
+    least = NO_EPOCH if one.is_new and one.leader == NO_LEADER else 0
+    state = _read_state(one, _at_least(NO_LEADER, one.leader), _at_least(least, one.partition_epoch), least)
+    return replace(state, is_new=one.is_new)
 
 
 def write_role_answers(

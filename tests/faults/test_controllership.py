@@ -114,8 +114,11 @@ class Broker:
             return LeaderAndIsrAnswer(self.number, self.member.epoch, refusal, self.roles.controller_epoch)
         answers = {}
         for role in request.roles:
-            log = self.logs.setdefault(role.partition, ReplicaLog())
-            replica = self.roles.replicas.setdefault(role.partition, Replica(self.number, role.partition, 0))
+            before = self.roles.replicas.get(role.partition)
+            if before is None or before.newest_role is None or before.newest_role.topic_id != role.topic_id:
+                self.logs[role.partition] = ReplicaLog()
+                self.roles.replicas[role.partition] = Replica(self.number, role.partition, 0)
+            log, replica = self.logs[role.partition], self.roles.replicas[role.partition]
             answers[role.partition] = on_role(replica, role, self.member.epoch, log, now_ms())
         return LeaderAndIsrAnswer(self.number, self.member.epoch, ErrorCode.NONE, self.roles.controller_epoch, answers)
 

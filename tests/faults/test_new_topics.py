@@ -19,19 +19,33 @@ from support.zookeeper import ZooKeeper, connected
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize("replicas", [[2], [2, 3]], ids=["one replica", "two replicas"])
+@pytest.mark.parametrize(
+    ("replicas", "elects"),
+    [([2], False), ([2, 3], False), ([2], True)],
+    ids=["one replica", "two replicas", "another controller"],
+)
 def test_a_topic_made_while_its_brokers_are_dead_serves_once_they_are_back(
-    zookeeper: ZooKeeper, tmp_path: Path, replicas: list[int]
+    zookeeper: ZooKeeper, tmp_path: Path, replicas: list[int], elects: bool
 ) -> None:
     with cluster(zookeeper, tmp_path, 3) as world:
+        if elects:  # The controller is to be another one, and is to end before the first leader has answered.
+            world.brokers[2].kill()
+            world.until_known({1, 3})
+            world.brokers[2].start()
+            world.until_known({1, 2, 3})
         for number in replicas:
             world.brokers[number].kill()
-        # Their sessions last for some seconds more: they count as live, so their replicas are in sync.
+        # Their sessions last for some seconds more: they count as live.
         admin = world.admin({1})
         made = admin.create_topics([NewTopic("t", 1, replica_assignment=[replicas])], request_timeout=10)
         with contextlib.suppress(KafkaException):  # It is made, though nobody leads it.
             made["t"].result(WAIT_S)
         world.until_known({1, 2, 3} - set(replicas))
+        if elects:
+            head = json.loads(world.node("/controller"))["brokerid"]
+            world.brokers[head].kill()
+            world.until_known({1, 3} - {head})
+            world.brokers[head].start()
         for number in replicas:
             world.brokers[number].start()
         world.until_led("t", by=set(replicas), isr=set(replicas))
@@ -39,8 +53,8 @@ def test_a_topic_made_while_its_brokers_are_dead_serves_once_they_are_back(
         assert (world.state("t")["unclean"], world.state("t")["unclean_epoch"]) == ([], -1)
 
 
-def test_a_late_write_for_a_deleted_topic_is_no_log_of_the_next_one(zookeeper: ZooKeeper, tmp_path: Path) -> None:
-    """The state of a topic that is gone was written into the next one's node: that one's first state has version 1."""
+def test_a_late_write_for_a_deleted_topic_is_no_state_of_the_next_one(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """The state of a topic that is gone was written into the next one's node: that one begins above its epoch."""
     with cluster(zookeeper, tmp_path, 2) as world:
         state = LeaderAndIsr(1, 5, (1, 2), topic_id=new_uuid())
         topic = {
@@ -55,4 +69,4 @@ def test_a_late_write_for_a_deleted_topic_is_no_log_of_the_next_one(zookeeper: Z
             assert not [one for one in made.commit() if isinstance(one, Exception)]
         world.until_led("t", by={1, 2}, isr={1, 2})
         check_answered(world, "t", write(world, "t"))
-        assert world.state("t")["topic_id"] == topic["topic_id"]
+        assert world.state("t")["topic_id"] == topic["topic_id"] and world.state("t")["leader_epoch"] > state.leader_epoch

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.cluster.leaderandisr import LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -64,7 +64,7 @@ def states(least_leader: int = -1, least_epoch: int = 0) -> st.SearchStrategy[Le
         leader_recovery_state=st.integers(0, 1),
         partition_epoch=st.integers(least_epoch, INT),
         unknown=st.just({}),
-        new_at=st.integers(0, 3),
+        is_new=st.booleans(),
     )
 
 
@@ -170,6 +170,13 @@ def test_roles(request: LeaderAndIsrRequest) -> None:
     found = wire.read_roles(through(wire.write_roles(request)))
     assert found == request
     assert [role.state.is_new for role in found.roles] == [role.state.is_new for role in request.roles]
+
+
+@pytest.mark.parametrize("state", [replace(NOT_CREATED, is_new=True), replace(NOT_CREATED, is_new=True, leader_epoch=7)])
+def test_a_role_before_the_first_state(state: LeaderAndIsr) -> None:
+    request = replace(REQUEST, roles=(replace(REQUEST.roles[0], state=state),))
+    found = wire.read_roles(through(wire.write_roles(request)))
+    assert found == request and found.roles[0].state.is_new
 
 
 @SETTINGS
@@ -380,7 +387,7 @@ def test_kafkas_own_fields_are_where_kafka_looks_for_them() -> None:
     assert (message.controller_id, message.controller_epoch, message.broker_epoch) == (1, 7, 99)
     assert (topic.topic_name, topic.topic_id, one.partition_index, one.leader, one.leader_epoch) == ("t", ID, 0, 1, 5)
     assert (one.isr, one.partition_epoch, one.replicas, one.is_new) == ([1, 2], 3, [1, 2, 3], False)
-    first = replace(STATE, partition_epoch=0)
+    first = replace(STATE, is_new=True)
     new = wire.write_roles(replace(REQUEST, roles=(replace(REQUEST.roles[0], state=first),)))
     assert new.topic_states[0].partition_states[0].is_new
 

@@ -78,6 +78,16 @@ class CalmWorld(ClusterWorld):
         self.lag(broker)
         assert broker not in self.state.isr
 
+    def make_again(self) -> None:
+        """The topic is deleted, and its name is used again: by a topic that has had no leader."""
+        before = self.topics.made
+        self.topics.remake()
+        for _ in range(20):
+            if self.topics.made > before:
+                return
+            self.advance(200)
+        raise AssertionError("the topic isn't made again")
+
     def check_leader(self, broker: int) -> None:
         """I12: who has everything leads."""
         if self.state.leader != broker:

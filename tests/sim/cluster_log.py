@@ -45,7 +45,6 @@ class ReplicaLog:
         self.cuts: list[int] = []
         self.flushed = 0
         self.is_whole = True  # what recovery says: nothing is missing that should be there
-        self.had_records = False  # of one that isn't whole: what its folder still knows of it
         self.gone: set[int] = set()
         self.removed_below = 0
         self.copy: list[Batch] = []  # an older copy, to which an operator may put the log back

@@ -27,7 +27,7 @@ from sim.zookeeper_model import Node, Session, ZooKeeper
 
 from penstock.broker.cluster import acks, controller, follower, leader, lease, planning, registration, replica, roles
 from penstock.broker.cluster.controller import Controller, Outcome
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, owned, read_state, state_json
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -162,6 +162,7 @@ class ClusterWorld(Clockwork):
 
     def _first_nodes(self, topic_id: bytes, state: LeaderAndIsr) -> list[Operation]:
         nodes: list[Operation] = [Create(paths.CONTROLLER_EPOCH, b"0"), Create(paths.topic(TOPIC), topic_id)]
+        nodes.append(Create(paths.DELETED))
         nodes += [Create(paths.moved(broker.id)) for broker in self.brokers]
         nodes += [Create(controller.state_path(one), state_json(state)) for one in self.partitions if one not in self.new]
         return nodes
@@ -316,7 +317,7 @@ class ClusterWorld(Clockwork):
         broker = self.brokers[number]
         log = broker.logs[partition]
         self.laws.on_loss(partition, log.topic_id, number)
-        log.is_whole, log.had_records = False, log.end > 0
+        log.is_whole = False
         log.lose(keep)
         broker.checkpoints[partition] = min(broker.checkpoints[partition], keep)
         self.note("log of", number, partition, "ends at", keep)
@@ -511,9 +512,7 @@ class ClusterWorld(Clockwork):
         new = read_state(operation.path, node.data, node.version)
         self.note("state", partition[1], new)
         if new.topic_id != truth.topic_id:
-            self.note("it is of a former topic")
-            self.count("late write of a former topic")
-            return
+            raise Violation(f"a state of a former topic was written in the place of {old}: {new}")
         self.laws.on_state(partition, new, int(self.store.nodes[paths.CONTROLLER_EPOCH].data))
         if new.leader != old.leader and new.leader != NO_LEADER:
             self.count("election")
@@ -723,11 +722,8 @@ class ClusterWorld(Clockwork):
         replicas = tuple(one.id for one in self.brokers)
         images = {}
         for partition, node in nodes.items():
-            state = replace(NOT_CREATED, min_isr=self.min_isr)
-            if node is not None:
-                stored = read_state(controller.state_path(partition), node.data, node.version)
-                state = owned(stored, topic_id, self.min_isr)
-            images[partition] = planning.PartitionImage(topic_id, replicas, state)
+            stored = None if node is None else read_state(controller.state_path(partition), node.data, node.version)
+            images[partition] = planning.image_of(topic_id, replicas, stored, self.min_isr)
         return images
 
     def brokers_of(self, session: Session) -> Any:
@@ -764,6 +760,8 @@ class ClusterWorld(Clockwork):
                 self._read_state(broker, machine, action.partition)
             elif isinstance(action, controller.ReadBrokers):
                 self.read_brokers(broker)
+            elif isinstance(action, controller.ReadDeletions):
+                self._read_deletions(broker, machine)
             elif isinstance(action, controller.SendRoles):
                 self._send_roles(broker, machine, action.request)
             elif isinstance(action, controller.AnswerAlter):
@@ -794,6 +792,13 @@ class ClusterWorld(Clockwork):
                 self.act(broker, controller.on_state_read(machine, partition, state, self.now_ms))
 
         self.read(broker, look, read)
+
+    def _read_deletions(self, broker: Broker, machine: Controller) -> None:
+        def read(node: Node | None) -> None:
+            if broker.controller is machine and node is not None:
+                self.act(broker, controller.on_deletions(machine, node.version, self.now_ms))
+
+        self.read(broker, lambda session: self.store.get(session, paths.DELETED), read)
 
     def _send_roles(self, broker: Broker, machine: Controller, request: LeaderAndIsrRequest) -> None:
         to = self.brokers[request.broker]
@@ -857,9 +862,7 @@ class ClusterWorld(Clockwork):
                 continue
             one, log = broker.roles.replicas[role.partition], broker.logs[role.partition]
             led = one.leader
-            answer = replica.on_role(
-                one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole, was_made=log.had_records
-            )
+            answer = replica.on_role(one, role, request.broker_epoch, log, self._clock(broker), is_whole=log.is_whole)
             answers[role.partition] = answer
             self.note("role", broker.id, role.partition[1], role.state, answer, one.role.name, one.high_watermark)
             if answer.error == ErrorCode.NONE:

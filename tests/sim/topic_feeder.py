@@ -17,7 +17,7 @@ from sim.zookeeper_model import Node, Session
 from penstock.broker.cluster import controller, roles
 from penstock.broker.cluster.controller import Controller, Outcome
 from penstock.broker.cluster.registration import Incarnation, Registration
-from penstock.broker.store.base import Check, Create, Delete, Operation, paths
+from penstock.broker.store.base import Check, Create, Delete, Operation, Set, paths
 
 if TYPE_CHECKING:
     from sim.cluster_world import Broker, ClusterWorld
@@ -128,14 +128,16 @@ class TopicFeeder:
         world, term = self.world, broker.term
         assert term is not None
 
-        def look(session: Session) -> tuple[Brokers, Node | None, Node | None]:
+        def look(session: Session) -> tuple[Brokers, Node | None, Node | None, Node | None]:
             world.store.catch_up(session)
-            return world.brokers_of(session), self._topic(session), world.store.get(session, paths.deleted_topic(TOPIC))
+            mark = world.store.get(session, paths.deleted_topic(TOPIC))
+            return world.brokers_of(session), self._topic(session), mark, world.store.get(session, paths.DELETED)
 
-        def read(found: tuple[Brokers, Node | None, Node | None]) -> None:
-            brokers, topic, mark = found
-            if broker.term is not term:
+        def read(found: tuple[Brokers, Node | None, Node | None, Node | None]) -> None:
+            brokers, topic, mark, deletions = found
+            if broker.term is not term or deletions is None:
                 return
+            controller.on_deletions(term.machine, deletions.version, world.now_ms)
             term.topic_id = None if topic is None else topic.data
             is_doomed = topic is not None and mark is not None and mark.data == topic.data
             world.read(broker, self._states, partial(self._begin, broker, term, brokers, is_doomed))
@@ -280,33 +282,39 @@ class TopicFeeder:
                 Delete(paths.topic(TOPIC)),
                 Delete(paths.deleted_topic(TOPIC)),
             ]
-            self._write(broker, term, mark_alone, partial(self._removed, broker, term, None))
+            self._write(broker, term, mark_alone, partial(self._removed, broker, term, None, None))
             return
         note = f"{paths.DELETED}/{topic.data.hex()}"
 
-        def found(there: tuple[list[str], bool]) -> None:
-            states, is_noted = there
-            last: list[Operation] = [Create(note)] if away and not is_noted else []
+        def found(there: tuple[list[str], bool, Node | None]) -> None:
+            states, is_noted, deletions = there
+            assert deletions is not None
+            last: list[Operation] = [Set(paths.DELETED, b"", deletions.version)]
+            last += [Create(note)] if away and not is_noted else []
             last += [Delete(paths.topic(TOPIC), topic.version), Delete(paths.deleted_topic(TOPIC))]
-            end = partial(self._write, broker, term, last, partial(self._removed, broker, term, topic.data))
+            count = deletions.version + 1
+            end = partial(self._write, broker, term, last, partial(self._removed, broker, term, topic.data, count))
             if states and broker.term is term:
                 self._write(broker, term, [Delete(path) for path in states], end)
             elif broker.term is term:
                 end()
 
-        def look(session: Session) -> tuple[list[str], bool]:
+        def look(session: Session) -> tuple[list[str], bool, Node | None]:
             store = self.world.store
             states = [controller.state_path(one) for one in self.world.partitions]
-            return [path for path in states if store.get(session, path) is not None], store.get(session, note) is not None
+            there = [path for path in states if store.get(session, path) is not None]
+            return there, store.get(session, note) is not None, store.get(session, paths.DELETED)
 
         self.world.read(broker, look, found)
 
-    def _removed(self, broker: Broker, term: Term, topic_id: bytes | None) -> None:
+    def _removed(self, broker: Broker, term: Term, topic_id: bytes | None, deletions: int | None) -> None:
         self.world.count("topic removed")
         if topic_id is not None:
             term.removed.add(topic_id)
         term.topic_id = None
         self.world.act(broker, controller.on_deleted(term.machine, self.world.partitions, self.world.now_ms))
+        if broker.term is term and deletions is not None:
+            self.world.act(broker, controller.on_deletions(term.machine, deletions, self.world.now_ms))
         if broker.term is term:
             self._over(broker, term)
 

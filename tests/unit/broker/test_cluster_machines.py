@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -219,7 +220,7 @@ def writes(actions: controller.Out) -> list[WriteStates]:
 
 def test_many_states_are_written_in_multis_of_a_bounded_size() -> None:
     _, actions = cluster(controller.STATES_AT_A_TIME + 5, live=(2, 3))
-    sizes = [len(write.operations) - 1 for write in writes(actions)]
+    sizes = [len(write.operations) - 2 for write in writes(actions)]
     assert sizes == [controller.STATES_AT_A_TIME, 5]
     assert all(write.operations[0] == Check(paths.CONTROLLER_EPOCH, 6) for write in writes(actions))
 
@@ -231,10 +232,10 @@ def test_a_refused_version_holds_up_no_other_partition() -> None:
     actions = controller.on_written(machine, write.id, Outcome.REFUSED, 1, controller.state_path(refused))
     assert [action.partition for action in actions if isinstance(action, ReadState)] == [refused]
     (again,) = writes(actions)
-    assert [one.path for one in again.operations[1:]] == [controller.state_path(("t", number)) for number in (0, 2)]
+    assert [one.path for one in again.operations[2:]] == [controller.state_path(("t", number)) for number in (0, 2)]
     actions = controller.on_state_read(machine, refused, LeaderAndIsr(1, 4, (1, 3), min_isr=2, partition_epoch=3), 2)
     (last,) = writes(actions)
-    written = last.operations[1]
+    written = last.operations[2]
     assert isinstance(written, Set) and written.version == 3
 
 
@@ -269,7 +270,7 @@ def test_a_store_that_went_back_gives_no_epoch_twice() -> None:
     request = roles_for(actions, 2)
     answer = LeaderAndIsrAnswer(2, 12, ErrorCode.NONE, 7, {("t", 0): RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, 9, 100)})
     (write,) = writes(controller.on_answer(machine, request, answer, 1))
-    written = write.operations[1]
+    written = write.operations[2]
     assert isinstance(written, Set) and json.loads(written.data)["leader_epoch"] == 10
 
 
@@ -279,7 +280,7 @@ def test_a_broker_without_its_log_loses_its_seat_before_it_may_make_one() -> Non
     answer = LeaderAndIsrAnswer(2, 12, ErrorCode.NONE, 7, {("t", 0): RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)})
     actions = controller.on_answer(machine, request, answer, 1)
     (write,) = writes(actions)
-    written = write.operations[1]
+    written = write.operations[2]
     assert isinstance(written, Set) and json.loads(written.data)["isr"] == [1, 3]
     assert not [one for one in actions if isinstance(one, SendRoles)]
     told = roles_for(controller.on_written(machine, write.id, Outcome.DONE, 2), 2)
@@ -321,15 +322,39 @@ def test_a_broker_hears_nothing_before_its_registration_is_dealt_with() -> None:
     assert machine.partitions["t", 0].state.isr == (1, 3)
 
 
-def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
+EMPTY = RoleAnswer(ErrorCode.NONE)
+
+
+def make(machine: Controller, partition: Partition, image: planning.PartitionImage) -> controller.Out:
+    """A partition becomes known that has no state; what the controller does then."""
+    return controller.on_partitions(machine, {partition: image}, 1)
+
+
+def say(machine: Controller, actions: controller.Out, broker: int, now_ms: int = 2, told: RoleAnswer = EMPTY) -> controller.Out:
+    """A broker answers its one role, under the registration that it was told under."""
+    request = roles_for(actions, broker)
+    answer = LeaderAndIsrAnswer(broker, request.broker_epoch, ErrorCode.NONE, 7, {request.roles[0].partition: told})
+    return controller.on_answer(machine, request, answer, now_ms)
+
+
+def new_image(replicas: tuple[int, ...] = REPLICAS, topic_id: bytes = TOPIC_ID) -> planning.PartitionImage:
+    return planning.PartitionImage(topic_id, replicas, replace(NOT_CREATED, min_isr=2))
+
+
+def test_a_partition_gets_its_first_state_from_the_replicas_whose_logs_are_there() -> None:
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    actions = controller.on_partitions(
-        machine, {new: planning.PartitionImage(TOPIC_ID, REPLICAS, replace(NOT_CREATED, min_isr=2))}, 1
-    )
+    made = make(machine, new, new_image())
+    assert not writes(made)
+    for broker in (2, 3):
+        state = roles_for(made, broker).roles[0].state
+        assert state.is_new and (state.leader, state.leader_epoch, state.seats) == (NO_LEADER, NO_EPOCH, ())
+    assert not writes(say(machine, made, 3))
+    actions = say(machine, made, 2)
     (write,) = writes(actions)
-    assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
-    created = write.operations[2]
+    assert write.operations[1] == Check(paths.DELETED, 0)  # A topic may have been made again under its name,
+    assert write.operations[2] == Check(paths.topic("new"))  # or may have been deleted.
+    created = write.operations[3]
     assert isinstance(created, Create) and created.path == controller.state_path(new)
     assert read_state(created.path, created.data, 0) == LeaderAndIsr(2, 0, (2, 3), min_isr=2, controller_epoch=7)
     assert not [one for one in actions if isinstance(one, SendRoles)]
@@ -337,6 +362,10 @@ def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
     assert actions == [ReadState(new)]
     (again,) = writes(controller.on_state_read(machine, new, None, 3))
     assert again.operations == write.operations
+    for broker in (2, 3):  # They are told once more meanwhile that there is no state.
+        peer = machine.peers[broker]
+        assert peer.out is not None
+        controller.on_answer(machine, peer.out, LeaderAndIsrAnswer(broker, 10 + broker, ErrorCode.NONE, 7, {new: EMPTY}), 4)
     told = controller.on_written(machine, again.id, Outcome.DONE, 4)
     assert {one.request.broker: one.request.roles[0].state.isr for one in told if isinstance(one, SendRoles)} == {
         2: (2, 3),
@@ -346,13 +375,15 @@ def test_a_partition_gets_its_first_state_from_the_replicas_that_live() -> None:
 
 def created_anew(outcome: Outcome, refused: str = "") -> tuple[Controller, controller.Out, WriteStates]:
     """A partition's first state is being written; its topic goes by nobody's word, and one of its name comes; then the write
-    ends so. The machine, what it does then, and that write."""
+    ends so, and the next topic's only replica says that its log is there. The machine, what it does then, and that write."""
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    (write,) = writes(controller.on_partitions(machine, {new: planning.PartitionImage(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    (write,) = writes(say(machine, make(machine, new, new_image((2,), b"1" * 16)), 2))
     controller.on_deleted(machine, [new], 2)
-    assert not writes(controller.on_partitions(machine, {new: planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 3))
-    return machine, controller.on_written(machine, write.id, outcome, 4, refused), write
+    made = make(machine, new, new_image((3,), b"2" * 16))
+    assert not writes(made)
+    actions = controller.on_written(machine, write.id, outcome, 4, refused)
+    return machine, [*actions, *say(machine, made, 3, 5)], write
 
 
 def last_write(actions: controller.Out) -> tuple[int, LeaderAndIsr]:
@@ -364,52 +395,135 @@ def last_write(actions: controller.Out) -> tuple[int, LeaderAndIsr]:
 
 
 def test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones() -> None:
+    """It is replaced, and its leader epoch, 0, is exceeded by what replicas are told, 1, and by the first state."""
+    new: Partition = ("new", 0)
     machine, actions, first = created_anew(Outcome.DONE)
-    assert not [one for one in actions if isinstance(one, SendRoles)]
     replaced, state = last_write(actions)
-    assert (replaced, state.topic_id, state.leader, state.isr, state.leader_epoch) == (0, b"2" * 16, 3, (3,), 0)
-    (write,) = writes(actions)
-    told = controller.on_written(machine, write.id, Outcome.DONE, 5)
-    first_state = roles_for(told, 3).roles[0].state
-    assert first_state.partition_epoch == 1 and first_state.is_new
+    assert (replaced, state.topic_id, state.leader, state.isr) == (0, b"2" * 16, 3, (3,))
+    assert state.leader_epoch == state.unclean_epoch == 2
 
     machine, actions, first = created_anew(Outcome.UNKNOWN)
-    assert actions == [ReadState(("new", 0))]
+    assert ReadState(new) in actions and not writes(actions)
     created = first.operations[-1]
     assert isinstance(created, Create)
     found = read_state(created.path, created.data, 0)
     assert found.topic_id == b"1" * 16
-    replaced, state = last_write(controller.on_state_read(machine, ("new", 0), found, 5))
+    replaced, state = last_write(controller.on_state_read(machine, new, found, 5))
     assert (replaced, state.topic_id, state.isr) == (0, b"2" * 16, (3,))
+    assert state.leader_epoch == state.unclean_epoch == 2
 
 
-def test_a_state_is_new_until_a_broker_has_said_that_it_leads() -> None:
-    """The leader is dead, and its session isn't over yet: it is gone in the second version. A follower has taken its role."""
+def test_no_state_names_a_broker_that_has_not_said_that_its_log_is_there() -> None:
+    """The leader that would be is dead, and its session isn't over yet. Another one is waited for, but not for ever."""
     machine, _ = cluster(0, live=(2, 3))
     new: Partition = ("new", 0)
-    (write,) = writes(controller.on_partitions(machine, {new: planning.PartitionImage(TOPIC_ID, (2, 3), NOT_CREATED)}, 1))
-    told = controller.on_written(machine, write.id, Outcome.DONE, 2)
-    controller.on_unanswered(machine, roles_for(told, 2), 3)
-    follows = LeaderAndIsrAnswer(3, 13, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
-    controller.on_answer(machine, roles_for(told, 3), follows, 3)
-    (write,) = writes(controller.on_brokers(machine, {}, {}, 4))
-    assert stored_by(write, 1).is_new and stored_by(write, 1).leader == NO_LEADER
-    controller.on_written(machine, write.id, Outcome.DONE, 5)
-    again = {3: Registration(3, 50, "again", clean=True)}
-    (write, *_) = writes(controller.on_brokers(machine, again, {3: Incarnation("again", noted=50)}, 500))
-    assert stored_by(write, 2).is_new and stored_by(write, 2).leader == 3
-    request = roles_for(controller.on_written(machine, write.id, Outcome.DONE, 501), 3)
-    assert request.roles[0].state.is_new
-    leads = LeaderAndIsrAnswer(3, 50, ErrorCode.NONE, 7, {new: RoleAnswer(ErrorCode.NONE)})
-    controller.on_answer(machine, request, leads, 502)
-    (write,) = writes(controller.on_brokers(machine, {}, {}, 503))
-    assert not stored_by(write, 3).is_new
+    made = make(machine, new, new_image((2, 3)))
+    controller.on_unanswered(machine, roles_for(made, 2), 2)
+    assert not writes(say(machine, made, 3, 10))
+    assert not writes(controller.on_time(machine, 9 + controller.MAKING_MS))
+    state = first_state(controller.on_time(machine, 10 + controller.MAKING_MS))
+    assert (state.leader, state.isr) == (3, (3,))
 
 
-def stored_by(write: WriteStates, version: int) -> LeaderAndIsr:
-    """The one state that a multi writes, as the store has it then under that version."""
-    (state,) = (one for one in write.operations if isinstance(one, (Set, Create)) and one.path.endswith("/state"))
-    return read_state(state.path, state.data, version)
+def test_a_controller_that_is_elected_before_the_first_leader_answered_makes_it_lead() -> None:
+    """The only replica was dead when its topic was made. A state would say to the second controller that somebody has led."""
+    new: Partition = ("new", 0)
+    first, _ = cluster(0, live=(2, 3))
+    made = make(first, new, new_image((2,)))
+    controller.on_unanswered(first, roles_for(made, 2), 2)
+    assert not writes(controller.on_brokers(first, {3: first.registrations[3]}, {3: first.incarnations[3]}, 3))
+    assert not writes(controller.on_time(first, 99_999))
+    second, _ = cluster(0, live=(3,))
+    assert not writes(make(second, new, planning.image_of(TOPIC_ID, (2,), None, 1)))
+    back = {**second.registrations, 2: Registration(2, 50, "again", clean=True)}
+    notes = {**second.incarnations, 2: Incarnation("again", noted=50)}
+    actions = controller.on_brokers(second, back, notes, 500)
+    state = first_state(say(second, actions, 2, 501))
+    assert (state.leader, state.isr, state.unclean_epoch) == (2, (2,), NO_EPOCH)
+
+
+def test_what_a_replica_said_under_another_registration_says_nothing() -> None:
+    machine, _ = cluster(0, live=(2, 3))
+    new: Partition = ("new", 0)
+    made = make(machine, new, new_image((2, 3)))
+    say(machine, made, 2)
+    again = {**machine.registrations, 2: Registration(2, 50, "again", clean=True)}
+    notes = {**machine.incarnations, 2: Incarnation("again", noted=50)}
+    actions = controller.on_brokers(machine, again, notes, 3)
+    assert not writes(say(machine, made, 3, 4))
+    assert first_state(say(machine, actions, 2, 5)).isr == (2, 3)
+
+
+def test_a_replica_that_has_no_room_for_its_log_is_not_waited_for() -> None:
+    machine, _ = cluster(0, live=(2, 3))
+    made = make(machine, ("new", 0), new_image((2, 3)))
+    assert not writes(say(machine, made, 2, told=RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)))
+    assert first_state(say(machine, made, 3)).isr == (3,)
+
+
+def test_where_a_state_is_lost_the_longest_log_leads_once_all_have_said_where_theirs_end() -> None:
+    """A replica still follows in epoch 7; another one has records, and a third has none. One of them is late."""
+    machine, _ = cluster(0)
+    new: Partition = ("new", 0)
+    made = make(machine, new, new_image())
+    knows = RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, 7, 10)
+    actions = say(machine, made, 1, told=knows)
+    assert roles_for(actions, 1).roles[0].state.leader_epoch == 8
+    assert not writes(say(machine, made, 2, told=RoleAnswer(ErrorCode.NONE, 6, 12)))
+    assert not writes(say(machine, actions, 1, 3, told=RoleAnswer(ErrorCode.NONE, 7, 10)))
+    assert not writes(controller.on_time(machine, 3 + controller.MAKING_MS))
+    state = first_state(say(machine, made, 3, 4_000))
+    assert (state.leader, state.isr, state.leader_epoch, state.unclean_epoch) == (1, (1,), 9, 9)
+
+
+def test_a_known_state_is_written_over_another_topics_and_again_where_it_was_removed() -> None:
+    for found, replaced, epoch in (
+        (LeaderAndIsr(2, 30, (2,), partition_epoch=9, topic_id=b"f" * 16), 9, 31),
+        (None, -1, 5),
+    ):
+        machine, actions = cluster(1, live=(2, 3))
+        (write,) = writes(actions)
+        assert controller.on_written(machine, write.id, Outcome.REFUSED, 1, PATH) == [ReadState(("t", 0))]
+        version, state = last_write(controller.on_state_read(machine, ("t", 0), found, 2))
+        assert (version, state.topic_id, state.leader, state.leader_epoch) == (replaced, TOPIC_ID, 2, epoch)
+        assert (state.isr, state.unclean_epoch) == ((2, 3), NO_EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (controller, "_is_planned_for", test_a_state_that_was_written_for_a_deleted_topic_is_not_the_next_ones),
+        (LeaderAndIsr, "is_of", test_a_known_state_is_written_over_another_topics_and_again_where_it_was_removed),
+    ],
+    ids=["any write", "any state"],
+)
+def test_without_the_topics_id_that_fails(
+    owner: object, name: str, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, lambda *_: True)
+    with pytest.raises((AssertionError, ValueError)):
+        broken()
+
+
+def test_a_write_that_a_deletion_overtook_is_planned_again_with_the_new_count() -> None:
+    machine, actions = cluster(2, live=(2, 3))
+    (write,) = writes(actions)
+    actions = controller.on_written(machine, write.id, Outcome.REFUSED, 1, paths.DELETED)
+    assert actions == [controller.ReadDeletions()]
+    (again,) = writes(controller.on_deletions(machine, 4, 2))
+    assert again.operations[1] == Check(paths.DELETED, 4) and again.operations[2:] == write.operations[2:]
+    machine, actions = cluster(1, live=(2, 3))  # Its topic is the one that went.
+    (write,) = writes(actions)
+    controller.on_written(machine, write.id, Outcome.REFUSED, 1, paths.DELETED)
+    controller.on_deleted(machine, [("t", 0)], 2)
+    assert controller.on_deletions(machine, 4, 3) == []
+
+
+def first_state(actions: controller.Out) -> LeaderAndIsr:
+    """The one state that is written, as the store has it then: it is the first."""
+    (write,) = writes(actions)
+    (state,) = (one for one in write.operations if isinstance(one, Create))
+    return read_state(state.path, state.data, 0)
 
 
 def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
@@ -419,13 +533,10 @@ def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
     assert not machine.deleting
 
     machine, _ = cluster(0, live=(2, 3))
-    (write,) = writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"1" * 16, (2,), NOT_CREATED)}, 1))
+    (write,) = writes(say(machine, make(machine, ("new", 0), new_image((2,), b"1" * 16)), 2))
     controller.on_deleted(machine, [("new", 0)], 2)
     controller.on_written(machine, write.id, Outcome.REFUSED, 3, paths.topic("new"))
-    assert (
-        len(writes(controller.on_partitions(machine, {("new", 0): planning.PartitionImage(b"2" * 16, (3,), NOT_CREATED)}, 4)))
-        == 1
-    )
+    assert len(writes(say(machine, make(machine, ("new", 0), new_image((3,), b"2" * 16)), 3))) == 1
 
 
 def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
@@ -448,12 +559,10 @@ def test_a_wish_that_comes_while_a_write_is_out_is_carried_out_after_it() -> Non
 
 def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     machine, _ = cluster(0, live=())
-    assert controller.on_partitions(machine, {("new", 0): planning.PartitionImage(TOPIC_ID, (1, 2), NOT_CREATED)}, 1) == []
+    assert make(machine, ("new", 0), new_image((1, 2))) == []
     one = {2: Registration(2, 12, "i", clean=True)}
-    (write,) = writes(controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2))
-    assert write.operations[1] == Check(paths.topic("new"))  # which may have been deleted
-    created = write.operations[2]
-    assert isinstance(created, Create) and json.loads(created.data)["leader"] == 2
+    actions = controller.on_brokers(machine, one, {2: Incarnation("i", noted=12)}, 2)
+    assert first_state(say(machine, actions, 2)).leader == 2
 
 
 def lead(topic_id: bytes, isr: tuple[int, ...]) -> tuple[Replica, leader.Leader]:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.broker.cluster.leaderandisr import LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NOT_CREATED, LeaderAndIsr
 from penstock.broker.cluster.messages import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -69,7 +69,7 @@ async def no_controller(ask: AlterPartition) -> AlterPartitionAnswer:
 
 def role(topic_id: bytes, *isr: int) -> LeaderAndIsrRequest:
     """Lead a new partition, alone or with others."""
-    state = LeaderAndIsr(1, 0, (1, *isr), partition_epoch=0)
+    state = LeaderAndIsr(1, 0, (1, *isr), partition_epoch=0, is_new=True)
     told = PartitionRole(PARTITION, topic_id, state.isr, state, dict.fromkeys(state.isr, BROKER_EPOCH))
     return LeaderAndIsrRequest(1, 1, 1, BROKER_EPOCH, (told,))
 
@@ -302,12 +302,12 @@ def test_where_the_store_cannot_be_asked_no_log_is_set_aside(tmp_path: Path) -> 
 
 
 def test_a_new_state_makes_a_log_again_only_where_nothing_is_known_of_its_records(tmp_path: Path) -> None:
-    """The controller has heard of no log yet, so it says that the state is a new one, whatever its version."""
+    """The store has no state, so the controller says that nobody has led, whatever is known here."""
 
     def new(topic_id: bytes) -> LeaderAndIsrRequest:
         request = role(topic_id)
         (told,) = request.roles
-        return replace(request, roles=(replace(told, state=replace(told.state, partition_epoch=3, new_at=3)),))
+        return replace(request, roles=(replace(told, state=replace(NOT_CREATED, is_new=True)),))
 
     async def play(held: Replicas, logs: LogManager) -> None:
         for topic_id, error in ((FORMER, ErrorCode.KAFKA_STORAGE_ERROR), (LATER, ErrorCode.NONE)):

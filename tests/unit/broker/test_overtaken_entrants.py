@@ -62,7 +62,7 @@ class World:
         self.logs.append(*PARTITION, batch([b"x"]))
 
     async def begin(self) -> None:
-        state = LeaderAndIsr(1, 0, (1, 2), partition_epoch=0, min_isr=2)
+        state = LeaderAndIsr(1, 0, (1, 2), partition_epoch=0, min_isr=2, is_new=True)
         told = PartitionRole(PARTITION, bytes([1] * 16), (1, 2, 3), state, EPOCHS)
         await self.held.take(LeaderAndIsrRequest(1, 1, 1, EPOCHS[1], (told,)), lambda: EPOCHS[1])
         self.append()

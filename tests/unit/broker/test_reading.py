@@ -51,7 +51,7 @@ async def test_a_topic_that_no_broker_can_be_told_of_is_left_out(
 
 
 @on_loop
-async def test_a_state_of_another_topic_is_only_a_version_to_replace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_state_of_another_topic_is_replaced_and_exceeded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = await EmbeddedStore.open(tmp_path / "metadata.db")
     topic = StoredTopic("t", bytes(range(16)), [(1, 2)] * 4, 2, False)
     state = {"controller_epoch": 7, "leader": 2, "version": 1, "leader_epoch": 4, "isr": [2], "min_isr": 1}
@@ -69,6 +69,8 @@ async def test_a_state_of_another_topic_is_only_a_version_to_replace(tmp_path: P
         await store.close()
     others, own, nobodys = (images["t", index].state for index in range(3))
     assert others == replace(NOT_CREATED, min_isr=2, partition_epoch=0) and not others.is_created
+    assert images["t", 0].is_state_lost and images["t", 0].told.leader_epoch == 5
+    assert f"`{paths.partition_state('t', 0)}` has the state of another topic" in caplog.text
     assert own.leader == nobodys.leader == 2 and own.topic_id == topic.topic_id and nobodys.topic_id == b""
     assert ("t", 3) not in images and "`isr` names [3], which are no replicas of it" in caplog.text
 
