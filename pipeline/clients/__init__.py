@@ -36,6 +36,7 @@ partitionbuffer   what was fetched of one partition and not yet given out
 subscription      the topics of a group's member, when it joins
 commits           what a consumer commits, and when
 membership        a consumer's membership of its group
+consumergroup     the same where the coordinator shares partitions out (KIP-848)
 assignors         how a group's leader shares partitions out
 stickiness        how `sticky` and `cooperative-sticky` do that
 streams           `ConsumerConnector`: records out as streams, one for each thread

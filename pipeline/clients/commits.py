@@ -54,13 +54,18 @@ class Commits:
         """positions: as they were when the commit was asked for. An offset that is one of them has its leader epoch."""
         wanted = with_metadata(offsets)
         epochs = {tp: at.leader_epoch for tp, at in positions.items() if tp in wanted and wanted[tp][0] == at.offset}
-        identity: dict[str, Any] = {}
-        if self._subscription is not None and self._subscription.is_active:
-            identity = self._subscription.identity()
-            if not identity["member_id"]:
-                # Without an id the coordinator of an empty group would take it for a commit from outside.
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{group}`")
-        await self._client.commit(group, wanted, epochs=epochs, **identity)
+
+        async def attempt() -> None:
+            identity: dict[str, Any] = {}
+            if self._subscription is not None and self._subscription.is_active:
+                identity = self._subscription.identity()
+                if not identity["member_id"]:
+                    # Without an id the coordinator of an empty group would take it for a commit from outside.
+                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{group}`")
+            await self._client.commit(group, wanted, epochs=epochs, **identity)
+
+        # A member of KIP-848 hears of its new epoch by its next heartbeat.
+        await self._client.retry(attempt, also=frozenset({ErrorCode.STALE_MEMBER_EPOCH}))
 
     def _group_id(self) -> str:
         if self._group is None:

@@ -112,6 +112,10 @@ CONSUMER = _table(
     Property("max.partition.fetch.bytes", parse_int(1, INT_MAX), 1 << 20, "Most bytes of one partition in it."),
     Property("fetch.max.wait.ms", parse_int(0, INT_MAX), 500, "How long a fetch waits for `fetch.min.bytes`."),
     Property(
+        "group.protocol", parse_choice("classic", "consumer"), "classic", "consumer: the coordinator shares out (KIP-848)."
+    ),
+    Property("group.remote.assignor", parse_str, None, "The coordinator's assignor, with `group.protocol=consumer`."),
+    Property(
         "partition.assignment.strategy",
         parse_list,
         ["range"],
@@ -140,7 +144,19 @@ def load(schema: Schema, given: Mapping[str, object]) -> Config:
     config = schema.parse(texts)
     if schema is PRODUCER:
         _check_producer(config)
+    if schema is CONSUMER:
+        _check_consumer(config)
     return config
+
+
+CLASSIC_ALONE = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
+
+
+def _check_consumer(config: Config) -> None:
+    # As in Kafka: the coordinator decides these.
+    for name in CLASSIC_ALONE:
+        if config["group.protocol"] == "consumer" and name in config.given:
+            raise ConfigError(f"`{name}` is the coordinator's with `group.protocol=consumer`")
 
 
 def _check_producer(config: Config) -> None:

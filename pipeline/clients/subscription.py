@@ -11,6 +11,7 @@ from penstock.config import Config, ConfigError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question, UnderWay
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.consumergroup import ConsumerGroupMembership
 from penstock.pipeline.clients.membership import Membership
 from penstock.pipeline.clients.metadata import Cluster
 from penstock.pipeline.clients.positions import StepTime
@@ -49,7 +50,8 @@ class Subscription:
         self.on_lost: Revoked | None = None
         self._client = client
         self._metadata_age_s = config["metadata.max.age.ms"] / 1000
-        self._member = Membership(client, config["group.id"], config)
+        membership = ConsumerGroupMembership if config["group.protocol"] == "consumer" else Membership
+        self._member: Membership | ConsumerGroupMembership = membership(client, config["group.id"], config)
         self._topics: frozenset[str] = frozenset()
         self._filter: TopicFilter | None = None
         self._shape: dict[str, int] = {}  # partition counts when the group last joined
