@@ -8,7 +8,8 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ class World:
             '"auto.offset.reset": "earliest"', '"auto.offset.reset": "earliest", "max.poll.records": 7'
         )
         self.output = folder / "output"
+        self._results = Consumer(broker.bootstrap, **{"auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+        self._results.assign([(self.totals, 0), (self.totals, 1)])
+        self._values: list[str] = []
+
+    def close(self) -> None:
+        """End what looks at the results."""
+        self._results.close()
 
     def fill(self, first: int, count: int) -> None:
         with Producer(self.broker.bootstrap) as producer:
@@ -78,13 +86,9 @@ class World:
 
     def produced(self) -> list[str]:
         """What the topic of results has."""
-        given = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-        values: list[str] = []
-        with Consumer(self.broker.bootstrap, **given) as consumer:
-            consumer.assign([(self.totals, 0), (self.totals, 1)])
-            while records := consumer.poll(1.0):
-                values += [record.value.decode() for record in records if record.value is not None]
-        return values
+        while records := self._results.poll(0.3):
+            self._values += [record.value.decode() for record in records if record.value is not None]
+        return self._values
 
 
 def kill_again_and_again(world: World, results: Callable[[], list[str]], *, last: bool = True) -> Counter[str]:
@@ -101,8 +105,18 @@ def kill_again_and_again(world: World, results: Callable[[], list[str]], *, last
 
 
 @pytest.fixture
-def make_world(shared_broker: BrokerProcess, tmp_path: Path, new_topic: Callable[[str], str]) -> Callable[[str], World]:
-    return lambda title: World(shared_broker, tmp_path, title, new_topic)
+def make_world(
+    shared_broker: BrokerProcess, tmp_path: Path, new_topic: Callable[[str], str]
+) -> Iterator[Callable[[str], World]]:
+    """A function that makes the world of a program."""
+    with ExitStack() as stack:
+
+        def make(title: str) -> World:
+            world = World(shared_broker, tmp_path, title, new_topic)
+            stack.callback(world.close)
+            return world
+
+        yield make
 
 
 def test_at_most_once(make_world: Callable[[str], World]) -> None:
