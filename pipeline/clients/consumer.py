@@ -263,6 +263,8 @@ class Consumer(SyncClient[Admin]):
         if going:
             self._commits.commit_last(step_s())
             self._hand_over(going)
+            if subscription.is_lost:  # meanwhile
+                return
         self._take_over(share)
         if going:
             subscription.join_again()

@@ -77,6 +77,7 @@ class ConsumerGroupMembership:
                             return None
                     elif not error.retriable:
                         self._stop_heart()
+                        self.lost = True  # without heartbeats the partitions that it keeps become others'
                         raise self._in_words(error) from error
                     self._log.debug("joining again: %s", error)
                     await asyncio.sleep(backoff.next_s())

@@ -87,6 +87,7 @@ class Membership:
             except KafkaError as error:
                 if not self._may_rejoin(error):
                     self._stop_heart()
+                    self.lost = True  # without heartbeats the partitions that it keeps become others'
                     raise self._in_words(error) from error
                 if owned and error.code in LOST:
                     self.lost = True
