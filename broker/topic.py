@@ -32,6 +32,7 @@ class PartitionState:
     directory: the id of the log folder that it lies in; "" = not known, in a store of an earlier version.
     away: in a cluster, the replicas whose broker or disk isn't there; None on one node.
     is_isolated: this broker leads it, is cut off from the others, and serves no client of it.
+    unclean_epoch: in a cluster, the newest leader epoch that began with a leader which may lack records; -1: none.
     eligible, last_eligible: in a cluster, replicas out of the ISR that may lead (KIP-966), and those that could until their
     logs may have lost records.
     """
@@ -47,6 +48,7 @@ class PartitionState:
     is_isolated: bool = False
     eligible: list[int] = field(default_factory=list)
     last_eligible: list[int] = field(default_factory=list)
+    unclean_epoch: int = -1
 
     @property
     def leader_for_clients(self) -> int:

@@ -10,6 +10,9 @@ Partition = tuple[str, int]
 TopicIds = frozenset[tuple[str, bytes]]
 """The ids of topics, by their names. A name can be there twice: a broker may have known an earlier topic of it."""
 
+UncleanEpochs = frozenset[tuple[Partition, int]]
+"""The leader epochs that the newest unclean elections of partitions began; of one that had none there is none."""
+
 ANY_EPOCH = -1
 """In place of a leader epoch: whoever asks knows none."""
 

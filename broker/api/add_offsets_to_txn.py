@@ -5,7 +5,6 @@ Versions 0-4. A fenced producer hears PRODUCER_FENCED, before version 2 INVALID_
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -20,9 +19,8 @@ async def handle(context: Context, request: AddOffsetsToTxnRequest, call: Call) 
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     await context.groups.ensure_topic()
     partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
-    topic_ids = context.transactions.topic_ids_of([partition])
-    event = AddPartitions(None, request.producer_id, request.producer_epoch, [partition], topic_ids=topic_ids)
-    error: int = await context.transactions.ask(request.transactional_id, event)
+    producer = request.producer_id, request.producer_epoch
+    error = await context.transactions.add(request.transactional_id, producer, [partition])
     if error == ErrorCode.PRODUCER_FENCED and call.api_version < FENCED_SINCE:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return AddOffsetsToTxnResponse(error_code=error)

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS, INTERNAL, partition_in
 from penstock.broker.transactionmessages import Verification
 from penstock.broker.turns import Turns
@@ -92,9 +91,7 @@ async def _add(
     refused = await _refused(context, turns, keys)
     if refused:
         return refused
-    topic_ids = context.transactions.topic_ids_of(keys)
-    event = AddPartitions(None, producer_id, producer_epoch, keys, topic_ids=topic_ids)
-    return dict.fromkeys(keys, await context.transactions.ask(transactional_id, event))
+    return dict.fromkeys(keys, await context.transactions.add(transactional_id, (producer_id, producer_epoch), keys))
 
 
 async def _refused(

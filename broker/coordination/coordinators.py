@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import groupoffsets
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
+from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions import events as transaction_events
@@ -43,6 +46,10 @@ class Coordinators:
     def resigned(self, topic: str, partition: int) -> None:
         """Nobody knows this broker any more as the leader of a partition of an internal topic."""
         self._of(topic).resigned(partition)
+
+    def led_uncleanly(self, partitions: Collection[TopicPartition]) -> None:
+        """The picture of the cluster shows unclean elections of these: transactions may have lost records there."""
+        self.transactions.led_uncleanly(partitions)
 
     def _of(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
         return self.groups if topic == GROUP_OFFSETS else self.transactions

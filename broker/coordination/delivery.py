@@ -19,6 +19,7 @@ from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.markers import Markers, is_done
 from penstock.broker.coordination.parts import BrokerSender, Parts
 from penstock.broker.topic import PartitionState, partition_in
+from penstock.broker.topics.changes import Topics
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, MarkerWrite, TopicIds
 from penstock.errors import ErrorCode
 
@@ -47,10 +48,7 @@ class Delivery:
         topic_ids: TopicIds = frozenset(),
     ) -> bool:
         """Until the marker is committed in each partition that there is. False: by then nobody wants it any more."""
-        ids: dict[str, list[bytes]] = {}
-        for name, topic_id in topic_ids:
-            ids.setdefault(name, []).append(topic_id)
-        left = {(one, topic_id) for one in partitions for topic_id in ids.get(one[0], [b""])}
+        left = targets(partitions, topic_ids)
         was_said = False
         while is_wanted():
             left -= await self._send(cluster, marker, left)
@@ -72,7 +70,7 @@ class Delivery:
         writes: list[tuple[int, dict[TopicPartition, int], dict[str, bytes]]] = []
         unknown: list[Target] = []
         for partition, topic_id in sorted(targets):  # a set's order differs from one process to the next
-            state = self._state(partition, topic_id)
+            state = shown(self._parts.topics, partition, topic_id)
             if state is None:
                 unknown.append((partition, topic_id))
             elif state.leader >= 0:
@@ -106,13 +104,23 @@ class Delivery:
             _log.debug("markers may not have reached broker %d: %s", leader, error)
             return {}
 
-    def _state(self, partition: TopicPartition, topic_id: bytes = b"") -> PartitionState | None:
-        topic = self._parts.topics.get(partition[0])
-        return None if topic is not None and topic_id not in (b"", topic.topic_id) else partition_in(topic, partition[1])
-
     def _leader(self, partition: TopicPartition) -> int | None:
-        state = self._state(partition)
+        state = shown(self._parts.topics, partition)
         return None if state is None else state.leader
+
+
+def targets(partitions: Iterable[TopicPartition], topic_ids: TopicIds) -> set[Target]:
+    """The partitions of a transaction, of each topic that it is known to have written to under that name."""
+    ids: dict[str, list[bytes]] = {}
+    for name, topic_id in topic_ids:
+        ids.setdefault(name, []).append(topic_id)
+    return {(one, topic_id) for one in partitions for topic_id in ids.get(one[0], [b""])}
+
+
+def shown(topics: Topics, partition: TopicPartition, topic_id: bytes = b"") -> PartitionState | None:
+    """What this broker is shown of a partition; None: nothing, or of another topic. topic_id: b"": whichever has the name."""
+    topic = topics.get(partition[0])
+    return None if topic is not None and topic_id not in (b"", topic.topic_id) else partition_in(topic, partition[1])
 
 
 def _write_for(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from penstock.broker.configs.brokerconfig import BrokerConfig
@@ -28,6 +28,10 @@ class BrokerSender(Protocol):
 
     async def write_markers(self, broker: int, write: MarkerWrite) -> Mapping[TopicPartition, MarkerAnswer]:
         """Have a broker append markers to partitions that it leads; what it has answered."""
+        ...
+
+    async def find_led(self, broker: int, epochs: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Ask a broker which of these partitions it leads, each in that leader epoch."""
         ...
 
     async def is_gone(self, partition: TopicPartition, topic_id: bytes = b"") -> bool:

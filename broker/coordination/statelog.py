@@ -136,7 +136,7 @@ def encode_transaction_record(transactional_id: str, record: object) -> KeyValue
         transaction_start_timestamp_ms=facts.started_ms,
         client_transaction_version=facts.client_version,
     )
-    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0 or bool(facts.topic_ids)
+    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0 or bool(facts.topic_ids or facts.unclean_epochs)
     return key, encode_versioned(message, 1 if tagged else 0)
 
 
@@ -145,9 +145,12 @@ def _by_topic(facts: Facts) -> list[TransactionLogValue.PartitionsSchema]:
     for name, topic_id in sorted(facts.topic_ids):
         ids.setdefault(name, []).append(topic_id)
     found = []
+    unclean = dict(facts.unclean_epochs)
     for name, partitions in by_topic(sorted(facts.partitions)).items():
         first, *others = ids.get(name, [NIL_UUID])
-        found.append(form(topic=name, partition_ids=partitions, topic_id=first))
+        epochs = [unclean.get((name, index), -1) for index in partitions]
+        known = epochs if max(epochs) >= 0 else []
+        found.append(form(topic=name, partition_ids=partitions, topic_id=first, unclean_epochs=known))
         found += [form(topic=name, topic_id=one) for one in others]
     return found
 
@@ -297,6 +300,12 @@ def _read_transaction_value(value: bytes | None) -> Facts | None:
         client_version=message.client_transaction_version,
         topic_ids=frozenset(
             (topic.topic, bytes(topic.topic_id)) for topic in message.transaction_partitions or () if topic.topic_id != NIL_UUID
+        ),
+        unclean_epochs=frozenset(
+            ((topic.topic, index), epoch)
+            for topic in message.transaction_partitions or ()
+            for index, epoch in zip(topic.partition_ids, topic.unclean_epochs, strict=False)
+            if epoch >= 0
         ),
     )
 

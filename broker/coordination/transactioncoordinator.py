@@ -19,6 +19,7 @@ from penstock.broker.coordination.delivery import Delivery
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.leads import Loading
+from penstock.broker.coordination.losses import Losses, is_ongoing
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.markers import FENCED, Markers, is_done
 from penstock.broker.coordination.parts import BrokerSender, Parts
@@ -27,18 +28,22 @@ from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.timers import Entry
 from penstock.broker.coordination.transactions import machine as transaction_machine
 from penstock.broker.coordination.transactions.events import (
+    AddPartitions,
     End,
     Init,
     MarkersLate,
     MarkersWritten,
     PowerCut,
     ProducerResult,
+    RecordsLost,
     TopicDeleted,
     WriteMarkers,
 )
 from penstock.broker.coordination.transactions.partitions import verify
 from penstock.broker.coordination.transactions.producers import needs_producer_id
 from penstock.broker.coordination.transactions.state import (
+    RETRY_MS,
+    Facts,
     Transaction,
     TransactionConfig,
     TransactionRecord,
@@ -47,6 +52,7 @@ from penstock.broker.coordination.transactions.state import (
 )
 from penstock.broker.topic import TRANSACTION_STATE, partition_in
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, TopicIds
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.record.rawbatch import RawBatch
@@ -73,6 +79,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         super().__init__(parts)
         self.markers = Markers(parts, group_coordinator)
         self._delivery = Delivery(parts, self.markers)
+        self._losses = Losses(parts)
         config = parts.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id, parts.now_ms)
@@ -117,12 +124,82 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._check_recovered()
         if event.commit and self._covers(name):
             await self._flush_written(name)
+        cluster = self._parts.cluster
+        if event.commit and cluster is not None:
+            await self._abort_if_lost(cluster, name)
         result = await self._ask_with_id(name, event)
         if not event.raises_epoch:
             # The next transaction has the same epoch: should its records survive the completion of this one, the markers
             # that are written again would end it.
             await self._flush_answer(name, result)
         return result
+
+    async def add(
+        self,
+        name: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        client_version: int = 0,
+        topic_ids: TopicIds | None = None,
+    ) -> int:
+        """Add partitions to a transaction; an error code. producer: id and epoch. topic_ids: of their topics; None: as this
+        broker shows them. Raises KafkaError."""
+        ids = self._topic_ids_of(partitions) if topic_ids is None else topic_ids
+        unclean_epochs = self._losses.unclean_epochs_of(partitions, ids)
+        error: int = await self.ask(name, AddPartitions(None, *producer, partitions, client_version, ids, unclean_epochs))
+        return error
+
+    async def _abort_if_lost(self, cluster: BrokerSender, name: str) -> None:
+        """Abort the transaction that is to be committed if records of it may be lost. Raises KafkaError if that isn't known."""
+
+        def ongoing() -> Facts | None:
+            machine = self.find(name)
+            return None if machine is None or not is_ongoing(machine.facts) else machine.facts
+
+        if not await self._losses.wait_for_leaders(cluster, ongoing):
+            entry = self.entries.get(name)
+            if entry is not None:
+                self._abort_lost(entry)
+
+    def _abort_lost(self, entry: Entry[Transaction]) -> bool:
+        """Abort a transaction if records of it may be lost; whether it has to be tried again. What is committed stays so, with
+        words."""
+        facts = entry.machine.facts
+        lost = [] if facts is None else self._losses.find(facts)
+        if facts is None or not lost:
+            return False
+        if facts.state is TransactionState.ONGOING and not entry.machine.changing:
+            _log.warning(
+                "transactional_id=%s producer_id=%d epoch=%d: an unclean election may have taken records of its transaction in "
+                "%s: it is aborted, and its producer fenced", entry.name, facts.producer_id, facts.producer_epoch, lost[:5],
+            )  # fmt: skip
+            self._feed(entry, RecordsLost())
+        elif facts.state is TransactionState.PREPARE_COMMIT:
+            _log.error(
+                "transactional_id=%s producer_id=%d epoch=%d: its transaction was committed, and an unclean election may have "
+                "taken records of it in %s since", entry.name, facts.producer_id, facts.producer_epoch, lost[:5],
+            )  # fmt: skip
+        facts = entry.machine.facts
+        return entry.machine.changing and is_ongoing(facts)
+
+    def led_uncleanly(self, partitions: Collection[TopicPartition]) -> None:
+        """Unclean elections of these are shown: abort the transactions that may have lost records there."""
+        if partitions:
+            self.spawn(self._abort_all_lost(frozenset(partitions)))
+
+    async def _abort_all_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        entries = list(self.entries.values())
+        while entries:
+            again = []
+            async for entry in Turns(self._order).each(entries):
+                facts = entry.machine.facts
+                if self.entries.get(entry.name) is not entry or facts is None or partitions.isdisjoint(facts.partitions):
+                    continue
+                if self._abort_lost(entry):
+                    again.append(entry)
+            entries = again
+            if entries:
+                await asyncio.sleep(RETRY_MS / 1000)
 
     async def _flush_answer(self, name: str, result: ProducerResult) -> None:
         """With `penstock.transaction.flush`: what an answer says is on the disk before it is given. Raises KafkaError."""
@@ -181,7 +258,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
             highest = max(highest, *(one for one in ids if one < BELIEVED), -1)
         return highest
 
-    def topic_ids_of(self, partitions: Iterable[TopicPartition]) -> TopicIds:
+    def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> TopicIds:
         """Of which topics these are, as this broker shows them. On one node nothing is known by ids: a deleted topic leaves the
         transactions before another one has its name."""
         if self._parts.cluster is None:
@@ -285,6 +362,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
         while events:
             self._feed(entry, events.popleft())
         self._timers.arm(entry)
+        if self._parts.cluster is not None:
+            self._abort_lost(entry)
 
     async def after_power_cut(self) -> None:
         """Once all logs are open: if a power cut came before this start, fence all producers, and end what they left open.

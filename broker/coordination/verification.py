@@ -14,7 +14,6 @@ from penstock import log
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.statelog import java_hash_partition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
-from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import TRANSACTION_STATE
 from penstock.broker.transactionmessages import TopicIds, Verification
 from penstock.errors import ErrorCode, KafkaError
@@ -65,9 +64,8 @@ class Verifier:
             ids = dict(question.topic_ids)
             asked = ((partition, ids.get(partition[0], b"")) for partition in question.partitions)
             return [self._transactions.verify(name, producer_id, epoch, *one) for one in asked]
-        event = AddPartitions(None, producer_id, epoch, question.partitions, 2, question.topic_ids)
         try:
-            error: int = await self._transactions.ask(name, event)
+            error = await self._transactions.add(name, (producer_id, epoch), question.partitions, 2, question.topic_ids)
         except KafkaError as refused:
             error = refused.code
         return [error] * len(question.partitions)

@@ -82,6 +82,7 @@ class Joining:
         """Say who hears of deleted topics, and of other brokers."""
         assert isinstance(context.topics, ClusterTopics)
         context.topics.deleted = context.coordinators.topic_deleted
+        context.topics.led_uncleanly = context.coordinators.led_uncleanly
         context.topics.brokers_changed = brokers_changed
 
     async def _note(self, topics: ClusterTopics, dirs: LogDirs) -> None:
@@ -99,7 +100,7 @@ class Joining:
         if is_cut:
             _log.warning(
                 "a power cut came before this start, or may have: where a partition has no other replica, "
-                "its newest records may be gone, also those of a committed transaction; no producer is fenced for that"
+                "its newest records may be gone, also those of a committed transaction; one that is open there is aborted"
             )
         return Membership(
             self._node_id,

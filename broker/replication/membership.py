@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -504,6 +504,10 @@ class Membership:
     async def write_markers(self, broker: int, write: MarkerWrite) -> Mapping[Partition, MarkerAnswer]:
         """Have a broker append markers to partitions that it leads; what it has answered. Raises ConnectionError."""
         return await self._transactions.write_markers(broker, write)
+
+    async def find_led(self, broker: int, epochs: Mapping[Partition, int]) -> Collection[Partition]:
+        """Ask a broker which of these partitions it leads, each in that leader epoch. Raises ConnectionError."""
+        return await self._transactions.find_led(broker, epochs)
 
     async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """Whether a partition that isn't known here was deleted, by the metadata store. If that can't be asked: False."""

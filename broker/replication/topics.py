@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.cluster import metadata
-from penstock.broker.cluster.leaderandisr import LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
@@ -40,7 +40,7 @@ from penstock.broker.store.base import (
     putting,
 )
 from penstock.broker.store.values import Fields
-from penstock.broker.topic import PartitionState, Topic
+from penstock.broker.topic import PartitionState, Topic, partition_in
 from penstock.broker.topics.changes import Topics, check_collision, stored
 from penstock.broker.topics.nodes import topic_json
 from penstock.broker.uuids import new_uuid, uuid_text
@@ -100,6 +100,8 @@ class ClusterTopics(Topics):
         """Held from reading what the store has of topics until that is shown: what was read before isn't shown over it."""
         self.deleted: Callable[[str], None] = lambda name: None
         """Called when a topic is seen no more, before one of its name can be seen."""
+        self.led_uncleanly: Callable[[Collection[Partition]], None] = lambda partitions: None
+        """Called when partitions are seen in which an unclean election was held that wasn't seen before."""
         self.brokers_changed: Callable[[], None] = lambda: None
         """Called when other brokers live, or the same ones elsewhere."""
 
@@ -173,6 +175,7 @@ class ClusterTopics(Topics):
         for topic in prepared.gone:
             _log.warning("topic=%s was deleted while this broker heard nothing: it isn't shown any more", topic.name)
             self._hide_deleted(topic)
+        known = {one.partition: self._unclean_epoch(one.partition, one.topic_id) for one in picture.partitions}
         for name, some in _by_name(picture).items():
             self._show(name, some, prepared.topics.get(name))
         metadata.on_taken(self._told, picture)
@@ -181,6 +184,13 @@ class ClusterTopics(Topics):
             self.pictured.set()
         self._wake()
         self.changed.set()
+        self.led_uncleanly([one for one, epoch in known.items() if self._unclean_epoch(one) > epoch])
+
+    def _unclean_epoch(self, partition: Partition, topic_id: bytes | None = None) -> int:
+        """What is shown of a partition's newest unclean election. topic_id: of the topic that it is to be one of."""
+        topic = self._by_name.get(partition[0])
+        state = None if topic is not None and topic_id not in (None, topic.topic_id) else partition_in(topic, partition[1])
+        return NO_EPOCH if state is None else state.unclean_epoch
 
     def _wake(self) -> None:
         """Have those look again who wait for something to be shown."""
@@ -214,7 +224,7 @@ class ClusterTopics(Topics):
             states[one.partition[1]] = PartitionState(
                 one.partition[1], one.state.leader, one.state.leader_epoch, list(one.replicas), list(one.state.isr),
                 away=list(one.offline), is_isolated=one.partition in self._isolated,
-                eligible=list(one.state.elr), last_eligible=list(one.state.unclean),
+                eligible=list(one.state.elr), last_eligible=list(one.state.unclean), unclean_epoch=one.state.unclean_epoch,
             )  # fmt: skip
         if sorted(states) != list(range(len(states))):
             _log.warning("topic=%s isn't shown: the store has it no more, or without some of its partitions", name)
@@ -227,6 +237,7 @@ class ClusterTopics(Topics):
 
     def show_leaders(self, states: Mapping[Partition, LeaderAndIsr]) -> None:
         """Show who leads these partitions, as this broker has read it in the store before the controller told it."""
+        uncleanly = list[Partition]()
         for (name, index), state in states.items():
             topic = self._by_name.get(name)
             if topic is None or index >= len(topic.partitions) or not state.is_of(topic.topic_id):
@@ -234,9 +245,13 @@ class ClusterTopics(Topics):
             shown = topic.partitions[index]
             if shown.leader_epoch < state.leader_epoch:
                 shown.leader, shown.leader_epoch, shown.isr = state.leader, state.leader_epoch, list(state.isr)
+                if shown.unclean_epoch < state.unclean_epoch:
+                    shown.unclean_epoch = state.unclean_epoch
+                    uncleanly.append((name, index))
         self.version += 1
         self._wake()
         self.changed.set()
+        self.led_uncleanly(uncleanly)
 
     def _hide_deleted(self, topic: Topic) -> None:
         self.note_deleted(topic.name)

@@ -1,7 +1,7 @@
 """What this broker asks others of transactions, over connections of their own: an answer may wait for a commit.
 
-Markers go to the leaders of their partitions (WriteTxnMarkers), verifications to the coordinators (AddPartitionsToTxn). One
-request of each kind is out to a broker at a time.
+Markers go to the leaders of their partitions (WriteTxnMarkers), verifications to the coordinators (AddPartitionsToTxn). Leaders
+are asked whether they still lead in an epoch (OffsetForLeaderEpoch). One request of each kind is out to a broker at a time.
 
 A request for markers may hang in a connection, and be read after a later one has brought the same markers. Without the
 epochs of transactions v2, such a late marker would end the next transaction of its producer. So each request bears the
@@ -11,14 +11,14 @@ registration and the number that it was sent with, and a broker takes nothing ol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.replication import transactionwire
 from penstock.broker.replication.peers import Address, Peers, Prepare
 from penstock.broker.replication.queues import Queues
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
-from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
+from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, OffsetForLeaderEpochRequest, WriteTxnMarkersRequest
 
 PARTITIONS_MAX = 10_000
 """Of one request, in all its transactions."""
@@ -41,6 +41,9 @@ class TransactionPeers:
         self._markers: Queues[MarkerWrite, Mapping[Partition, MarkerAnswer]] = Queues(
             self._send_markers, lambda write: len(write.leader_epochs), PARTITIONS_MAX, "markers"
         )
+        self._leads: Queues[Mapping[Partition, int], Collection[Partition]] = Queues(
+            self._send_leads, len, PARTITIONS_MAX, "leads"
+        )
         self._verifications: Queues[Verification, Sequence[int]] = Queues(
             self._send_verifications, lambda question: len(question.partitions), PARTITIONS_MAX, "verifications"
         )
@@ -58,6 +61,10 @@ class TransactionPeers:
         """Ask a coordinator; the error code of each partition. Raises ConnectionError."""
         return await self._verifications.ask(broker, question)
 
+    async def find_led(self, broker: int, epochs: Mapping[Partition, int]) -> Collection[Partition]:
+        """Ask a broker which of these partitions it leads, each in that leader epoch. Raises ConnectionError."""
+        return await self._leads.ask(broker, epochs)
+
     def abandon(self) -> None:
         """Close all connections, and make no more; `stop` is still to come."""
         self._marking.abandon()
@@ -67,6 +74,7 @@ class TransactionPeers:
         """Close the connections; what waits fails."""
         await self._markers.stop()
         await self._verifications.stop()
+        await self._leads.stop()
         await self._marking.stop()
         await self._verifying.stop()
 
@@ -91,4 +99,13 @@ class TransactionPeers:
             lambda: transactionwire.write_verifications(questions),
             lambda message: transactionwire.read_verification_answers(message, questions),
             large=sum(len(question.partitions) for question in questions) >= LARGE,
+        )
+
+    async def _send_leads(self, broker: int, asked: Sequence[Mapping[Partition, int]]) -> Sequence[Collection[Partition]]:
+        return await self._verifying.ask(
+            broker,
+            OffsetForLeaderEpochRequest.API_KEY,
+            lambda: transactionwire.write_leads(asked),
+            lambda message: transactionwire.read_leads(message, asked),
+            large=sum(map(len, asked)) >= LARGE,
         )

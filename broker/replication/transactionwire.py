@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 
+from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.topic import by_topic
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
+from penstock.errors import ErrorCode
 from penstock.pyx.wire.message import NIL_UUID, WireError
 from penstock.pyx.wire.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -101,3 +106,39 @@ def read_verification_answers(message: AddPartitionsToTxnResponse, questions: Se
             raise WireError("no answer for some partitions")
         found.append([errors[partition] for partition in question.partitions])
     return found
+
+
+def write_leads(asked: Sequence[Mapping[Partition, int]]) -> OffsetForLeaderEpochRequest:
+    """The message that asks a broker whether it leads partitions in these epochs, in the order of the questions.
+
+    A leader that is shown an epoch may lead in a later one already. It notes each epoch in its log as it begins to lead. So it is
+    asked where the next one ends, and has to know none.
+    """
+    form = OffsetForLeaderEpochRequest
+    topics = []
+    for epochs in asked:
+        for name, indexes in by_topic(sorted(epochs)).items():
+            partitions = [
+                form.OffsetForLeaderPartition(
+                    partition=index, current_leader_epoch=epochs[name, index], leader_epoch=epochs[name, index] + 1
+                )
+                for index in indexes
+            ]
+            topics.append(form.OffsetForLeaderTopic(topic=name, partitions=partitions))
+    return form(topics=topics)
+
+
+def read_leads(message: OffsetForLeaderEpochResponse, asked: Sequence[Mapping[Partition, int]]) -> list[Collection[Partition]]:
+    """Which of them it leads. Raises WireError for an answer to something else."""
+    answers = [((topic.topic, one.partition), one) for topic in message.topics for one in topic.partitions]
+    if [partition for partition, _ in answers] != [partition for epochs in asked for partition in sorted(epochs)]:
+        raise WireError("an answer about other partitions than those that were asked about")
+    left = iter(answers)
+    return [
+        [
+            partition
+            for partition, one in itertools.islice(left, len(epochs))
+            if one.error_code == ErrorCode.NONE and one.leader_epoch == NO_EPOCH
+        ]
+        for epochs in asked
+    ]

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from penstock.broker.process import PROGRAM, BrokerProcess
 from support.cluster_clients import Writer, check, check_answered, write
-from support.cluster_world import ClusterProcesses, cluster
+from support.cluster_world import ClusterProcesses, cluster, cut_power
 from support.harness import output
 from support.lossy_disk import LossyDisk, flush_file, forget_start
 from support.patience import until
@@ -221,18 +221,6 @@ def test_a_store_that_was_put_back_under_running_brokers_gives_leaders_again(pai
     pair.until_led("t", by={1, 2}, isr={1, 2})
     check_answered(pair, "t", *writers, write(pair, "t"))
     assert pair.state("t")["leader_epoch"] > before
-
-
-def cut_power(broker: BrokerProcess, topic: str, keep: int) -> None:
-    """Kill a broker's machine: of a topic's log so many batches are left."""
-    broker.kill()
-    forget_start(broker.data)
-    (segment,) = (broker.data / f"{topic}-0").glob("*.log")
-    data, at = segment.read_bytes(), 0
-    for _ in range(keep):
-        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-    assert at < len(data.rstrip(b"\0"))
-    segment.write_bytes(data[:at])
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])

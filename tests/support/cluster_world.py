@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from penstock.broker.process import BrokerProcess
 from penstock.ports import hold_ports
 from support.cuttingproxy import Net
+from support.lossy_disk import forget_start
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected, new_root
 
@@ -165,6 +166,18 @@ class ClusterProcesses:
     def log_text(self) -> str:
         """The last lines that each has logged."""
         return "\n".join(f"--- {number}\n{broker.log_text()[-6000:]}" for number, broker in self.brokers.items())
+
+
+def cut_power(broker: BrokerProcess, topic: str, keep: int, partition: int = 0) -> None:
+    """Kill a broker's machine: of a partition's log so many batches are left."""
+    broker.kill()
+    forget_start(broker.data)
+    (segment,) = (broker.data / f"{topic}-{partition}").glob("*.log")
+    data, at = segment.read_bytes(), 0
+    for _ in range(keep):
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    assert at < len(data.rstrip(b"\0"))
+    segment.write_bytes(data[:at])
 
 
 @contextlib.contextmanager

@@ -148,6 +148,7 @@ def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> Non
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),
         topic_ids=frozenset(),
+        unclean_epochs=frozenset(),
         updated_ms=now.wall_ms,
     )
     if transaction.fenced_above != NO_PRODUCER_EPOCH:

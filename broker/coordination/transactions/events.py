@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.broker.coordination.machines import Append, Reply, TopicPartition
 from penstock.broker.coordination.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Facts
-from penstock.broker.transactionmessages import TopicIds
+from penstock.broker.transactionmessages import TopicIds, UncleanEpochs
 
 
 @dataclass(slots=True)
@@ -36,7 +36,8 @@ class ProducerResult:
 @dataclass(slots=True)
 class AddPartitions:
     """AddPartitionsToTxn and AddOffsetsToTxn; with client_version 2 a Produce or TxnOffsetCommit that adds by itself
-    (KIP-890). topic_ids: in a cluster, of the topics that these are partitions of. Answered by an error code.
+    (KIP-890). topic_ids: in a cluster, of the topics that these are partitions of. unclean_epochs: of these partitions, as this
+    broker sees them. Answered by an error code.
     """
 
     token: object
@@ -45,6 +46,7 @@ class AddPartitions:
     partitions: Sequence[TopicPartition]
     client_version: int = 0
     topic_ids: TopicIds = frozenset()
+    unclean_epochs: UncleanEpochs = frozenset()
 
 
 @dataclass(slots=True)
@@ -93,6 +95,11 @@ class PowerCut:
     """
 
     known_epoch: int
+
+
+@dataclass(slots=True)
+class RecordsLost:
+    """A partition of the ongoing transaction may lack records of it, since it was led uncleanly."""
 
 
 @dataclass(slots=True)

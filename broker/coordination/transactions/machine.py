@@ -42,6 +42,7 @@ from penstock.broker.coordination.transactions.events import (
     Out,
     PowerCut,
     ProducerResult,
+    RecordsLost,
     TopicDeleted,
 )
 from penstock.broker.coordination.transactions.partitions import on_add_partitions, on_topic_deleted
@@ -118,6 +119,13 @@ def _on_power_cut(transaction: Transaction, event: PowerCut, now: Now, out: Out)
         transaction.fenced_above = known.producer_epoch  # once its markers are written
 
 
+def _on_records_lost(transaction: Transaction, event: RecordsLost, now: Now, out: Out) -> None:
+    """Its producer would commit what is left of its records."""
+    facts = transaction.facts
+    if facts is not None and facts.state is TransactionState.ONGOING and not transaction.changing:
+        fence(transaction, facts, now, out)
+
+
 _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
     AddPartitions: on_add_partitions,
     End: on_end,
@@ -128,6 +136,7 @@ _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
     TopicDeleted: on_topic_deleted,
     Expire: _on_expire,
     PowerCut: _on_power_cut,
+    RecordsLost: _on_records_lost,
     Tick: _on_tick,
 }
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from penstock.broker.coordination.machines import Now, Reply, TopicPartition
 from penstock.broker.coordination.transactions.events import AddPartitions, AfterChange, Out, TopicDeleted
 from penstock.broker.coordination.transactions.producers import check_producer
-from penstock.broker.coordination.transactions.state import Transaction, TransactionState
+from penstock.broker.coordination.transactions.state import Facts, Transaction, TransactionState
 from penstock.broker.coordination.transactions.writing import change
+from penstock.broker.transactionmessages import UncleanEpochs
 from penstock.errors import ErrorCode
 
 
@@ -28,11 +29,17 @@ def on_add_partitions(transaction: Transaction, event: AddPartitions, now: Now, 
         state=TransactionState.ONGOING,
         partitions=facts.partitions.union(event.partitions) if ongoing else frozenset(event.partitions),
         topic_ids=facts.topic_ids | event.topic_ids if ongoing else event.topic_ids,
+        unclean_epochs=facts.unclean_epochs | _new(facts, event) if ongoing else event.unclean_epochs,
         started_ms=facts.started_ms if ongoing else now.wall_ms,
         updated_ms=now.wall_ms,
         client_version=event.client_version,
     )
     change(transaction, AfterChange(added, event.token, ErrorCode.NONE), out)
+
+
+def _new(facts: Facts, event: AddPartitions) -> UncleanEpochs:
+    """Of partitions that aren't in the transaction yet: what was written to the others came after what is noted of them."""
+    return frozenset(one for one in event.unclean_epochs if one[0] not in facts.partitions)
 
 
 def verify(

@@ -99,6 +99,7 @@ def _init_as(transaction: Transaction, event: Init, facts: Facts, now: Now, out:
         state=TransactionState.EMPTY,
         partitions=frozenset(),
         topic_ids=frozenset(),
+        unclean_epochs=frozenset(),
         next_producer_id=NO_PRODUCER_ID,
         started_ms=-1,
         updated_ms=now.wall_ms,

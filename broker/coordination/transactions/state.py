@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from penstock.broker.coordination.machines import NEVER, InFlight, Now, TopicPartition
-from penstock.broker.transactionmessages import TopicIds
+from penstock.broker.transactionmessages import TopicIds, UncleanEpochs
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -54,6 +54,7 @@ class Facts:
     started_ms: int
     client_version: int  # 2: the last request that changed the transaction was of KIP-890's kind.
     topic_ids: TopicIds = frozenset()  # In a cluster: of the topics that the partitions were added under.
+    unclean_epochs: UncleanEpochs = frozenset()  # In a cluster: of the partitions, as they were when they were added.
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,13 +14,13 @@ import pytest
 
 from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA
-from penstock.broker.coordination import shell, statelog
+from penstock.broker.coordination import losses, shell, statelog
 from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, Sync
 from penstock.broker.coordination.classicgroups.state import Group
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.offsets import Committed
-from penstock.broker.coordination.transactions.events import AddPartitions, End, Init
+from penstock.broker.coordination.transactions.events import End, Init
 from penstock.broker.coordination.transactions.state import TransactionState
 from penstock.broker.replication.commits import Commits
 from penstock.broker.store.embedded import EmbeddedStore
@@ -50,6 +50,8 @@ class World:
         self.folder = folder
         self.topics: dict[str, Any] = {}
         self.deleted: set[str] = set()
+        self.led: dict[Key, int] = {}  # what another broker leads, and in which epoch
+        self.answers = True  # it does
         self.lease_is_over = False
         self.ahead_ms = 0  # of the clock, by which sessions end
         self.epoch = 3
@@ -67,14 +69,25 @@ class World:
             ),
             log_manager=LOGS,
             commits=Commits(LOGS),
-            cluster=SimpleNamespace(lease_is_over=lambda: self.lease_is_over, is_gone=self.is_gone, next_picture=self.picture),
+            cluster=SimpleNamespace(
+                lease_is_over=lambda: self.lease_is_over,
+                is_gone=self.is_gone,
+                next_picture=self.picture,
+                find_led=self.find_led,
+            ),
             node_id=1,
             now_ms=lambda: time.time_ns() // 1_000_000,
             age_now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_ms=lambda: time.monotonic_ns() // 1_000_000 + self.ahead_ms,
         )
 
-    async def is_gone(self, partition: Key) -> bool:
+    async def find_led(self, broker: int, epochs: dict[Key, int]) -> list[Key]:
+        """What another broker says to lead in these epochs."""
+        if not self.answers:
+            raise ConnectionError("its machine has no power")
+        return [one for one, epoch in epochs.items() if self.led.get(one) == epoch]
+
+    async def is_gone(self, partition: Key, topic_id: bytes = b"") -> bool:
         """As the store says."""
         return partition[0] in self.deleted
 
@@ -101,7 +114,7 @@ class World:
 
     def make(self, name: str, *, replicated: bool = False) -> None:
         topic_id = next(_ids).to_bytes(16, "big")
-        state = SimpleNamespace(index=0, leader=1, leader_epoch=0)
+        state = SimpleNamespace(index=0, leader=1, leader_epoch=0, isr=[1], unclean_epoch=-1)
         self.topics[name] = SimpleNamespace(name=name, topic_id=topic_id, partitions=[state], internal=replicated)
         if replicated:
             LOGS.open_replica(name, topic_id, 0, str(self.folder), {})
@@ -449,7 +462,7 @@ def test_no_marker_is_written_before_the_decision_is_committed(play: Play) -> No
         here = TRANSACTION_STATE
         result = await world.answered(world.transactions.init("x", Init(None, 60_000)), here)
         owner = (result.producer_id, result.producer_epoch)
-        adding = world.transactions.ask("x", AddPartitions(None, *owner, [("data", 0)]))
+        adding = world.transactions.add("x", owner, [("data", 0)])
         assert not await world.answered(adding, here)
         ending = asyncio.create_task(world.transactions.end("x", End(None, *owner, True)))
         await passes()
@@ -466,6 +479,105 @@ def test_no_marker_is_written_before_the_decision_is_committed(play: Play) -> No
                 break
             await asyncio.sleep(0.001)
         assert markers("data") == ["commit"]
+
+    play(steps)
+
+
+DATA = ("data", 0)
+
+
+async def ongoing(world: World, unclean_epoch: int = -1) -> tuple[int, int]:
+    """Begin a transaction in `data`, which was led uncleanly in that epoch before; its producer."""
+    world.make("data")
+    await world.begin(TRANSACTION_STATE)
+    world.state(*DATA).unclean_epoch = unclean_epoch
+    result = await world.answered(world.transactions.init("x", Init(None, 60_000)), TRANSACTION_STATE)
+    owner = (result.producer_id, result.producer_epoch)
+    assert not await world.answered(world.transactions.add("x", owner, [DATA]), TRANSACTION_STATE)
+    return owner
+
+
+async def ended(world: World, owner: tuple[int, int], raises: bool = False) -> int:
+    """What a client that asks for a commit until it is decided hears at last."""
+    error: int = ErrorCode.CONCURRENT_TRANSACTIONS
+    while error == ErrorCode.CONCURRENT_TRANSACTIONS:
+        ending = world.transactions.end("x", End(None, *owner, True, raises))
+        error = (await world.answered(ending, TRANSACTION_STATE)).error
+    return error
+
+
+REFUSED = {False: ErrorCode.PRODUCER_FENCED, True: ErrorCode.INVALID_TXN_STATE}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_transaction_that_may_have_lost_records_is_aborted(play: Play, moves: bool, is_told: bool, raises: bool) -> None:
+    """Whether or not the coordinator heard of the election when it was shown, or was another one then."""
+
+    async def steps(world: World) -> None:
+        owner = await ongoing(world, unclean_epoch=3)
+        world.state(*DATA).unclean_epoch = 5
+        if moves:
+            world.resign(TRANSACTION_STATE)
+            await world.begin(TRANSACTION_STATE)
+        if is_told:
+            world.coordinators.led_uncleanly([DATA])
+            await until(lambda: not world.catch_up(TRANSACTION_STATE) and markers("data") == ["abort"])
+        assert await ended(world, owner, raises) == REFUSED[raises]
+        await until(lambda: not world.catch_up(TRANSACTION_STATE) and markers("data") == ["abort"])
+
+    play(steps)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_transaction_that_began_after_an_unclean_election_is_committed(play: Play, moves: bool) -> None:
+    async def steps(world: World) -> None:
+        owner = await ongoing(world, unclean_epoch=3)
+        world.coordinators.led_uncleanly([DATA])
+        if moves:
+            world.resign(TRANSACTION_STATE)
+            await world.begin(TRANSACTION_STATE)
+        # What is noted of a partition is how it was when it was added first.
+        assert not await world.answered(world.transactions.add("x", owner, [DATA]), TRANSACTION_STATE)
+        assert await ended(world, owner) == ErrorCode.NONE
+        assert markers("data") == ["commit"]
+
+    play(steps)
+
+
+def test_what_is_noted_of_a_partition_stays_as_it_was_when_it_was_added(play: Play) -> None:
+    async def steps(world: World) -> None:
+        owner = await ongoing(world)
+        world.make("more")
+        world.state(*DATA).unclean_epoch = world.state("more", 0).unclean_epoch = 5
+        adding = world.transactions.add("x", owner, [DATA, ("more", 0)])
+        assert not await world.answered(adding, TRANSACTION_STATE)
+        assert await ended(world, owner) == ErrorCode.PRODUCER_FENCED
+
+    play(steps)
+
+
+@pytest.mark.parametrize("why", ["nobody leads", "it does not answer", "it leads in a later epoch"])
+def test_a_commit_waits_for_the_leader_of_what_nobody_else_has(play: Play, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "PATIENCE_S", 0.05)
+
+    async def steps(world: World) -> None:
+        owner = await ongoing(world)
+        state = world.state(*DATA)
+        state.leader, world.led[DATA] = OTHER, 0
+        if why == "nobody leads":
+            state.leader = -1
+        elif why == "it does not answer":
+            world.answers = False
+        else:
+            world.led[DATA] = 1
+        ending = world.transactions.end("x", End(None, *owner, True))
+        assert await code_of(world.answered(ending, TRANSACTION_STATE)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        machine = world.transactions.find("x")
+        assert machine is not None and machine.facts is not None and machine.facts.state is TransactionState.ONGOING
+        state.leader, world.answers, world.led[DATA] = 1, True, 0
+        assert await ended(world, owner) == ErrorCode.NONE
 
     play(steps)
 

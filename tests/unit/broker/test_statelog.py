@@ -83,6 +83,7 @@ def test_group_records_come_back(record: OffsetRecord | GroupRecord) -> None:
         Facts(7, -1, -1, 0, -1, 1, TransactionState.EMPTY, frozenset(), 5, -1, 0),
         replace(FACTS, topic_ids=frozenset({("t", bytes([1] * 16))})),
         replace(FACTS, topic_ids=frozenset({("t", bytes([1] * 16)), ("t", bytes([2] * 16))})),
+        replace(FACTS, partitions=frozenset({("t", 1), ("t", 3), ("u", 0)}), unclean_epochs=frozenset({(("t", 3), 7)})),
         None,
     ],
 )
