@@ -39,9 +39,10 @@ class Coordinators:
         self.groups.is_alone = self.transactions.is_alone = False
         self._start_sweeps()
 
-    def elected(self, topic: str, partition: int, leader_epoch: int) -> None:
-        """This broker leads a partition of an internal topic in that epoch."""
-        self._of(topic).elected(partition, leader_epoch)
+    def elected(self, topic: str, partition: int, leader_epoch: int, unclean_epoch: int = -1) -> None:
+        """This broker leads a partition of an internal topic in that epoch. unclean_epoch: the newest that an unclean election
+        began; -1: none."""
+        self._of(topic).elected(partition, leader_epoch, unclean_epoch)
 
     def resigned(self, topic: str, partition: int) -> None:
         """Nobody knows this broker any more as the leader of a partition of an internal topic."""

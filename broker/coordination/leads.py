@@ -45,6 +45,8 @@ class Lead(Generic[M]):
 
     epoch: int
     state: LeadState = LeadState.LOADING
+    unclean_epoch: int = -1
+    """The newest leader epoch that an unclean election began: the log may lack records that it had before. -1: none."""
     is_corrupt: bool = False
     """It is unreadable for good."""
     readings: int = 0

@@ -2,18 +2,24 @@
 
 A power cut takes the newest records of each log, of each as much as it likes: the state of a transactional id may be older
 than what the id's producer has written, and records of a transaction may be gone that its producer believes to be there.
-So the first start after it fences every transactional producer, above each epoch that a log knows. An ongoing transaction
-is aborted, and so is one that only a log knows of: its decision was never made, or its record is lost too.
+So the first start after it fences every transactional producer. Epochs may have been given of which no log knows: the producer
+id is used up, and the next producer gets another one. An ongoing transaction is aborted, and so is one that only a log knows:
+its decision was never made, or its record is lost too.
 
 With `penstock.transaction.flush` a completed transaction has its markers on the disk. Without, such a marker may be lost.
 It is written again where the id's state tells what it was (transactions v2 raise the epoch with each end); where it doesn't,
 the transaction stays open, and an ERROR names it: nobody may guess.
+
+In a cluster an unclean election follows a power cut of all replicas that were in sync. If a coordinator's own log was elected
+so, ids whose newest record is older than that election are fenced, before anybody is served (`is_outdated`). The fence is a
+newer record: so it is made once, also if a coordinator dies meanwhile. Of a partition that a transaction wrote to, `losses.py`
+says which transactions are aborted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from penstock.broker.coordination.machines import TopicPartition
@@ -47,27 +53,26 @@ class Open:
     coordinator_epoch: int
 
 
-@dataclass(slots=True)
-class Found:
-    """What the logs know of producers: the highest epoch of each id, and the transactions that are open."""
-
-    epochs: dict[int, int] = field(default_factory=dict)
-    open: list[Open] = field(default_factory=list)
-
-
-def gather(logs: LogManager) -> Found:
-    """Ask every log that is open. Slow with many producers."""
-    found = Found()
+def find_open(logs: LogManager) -> list[Open]:
+    """The transactions that are open in the logs that are. Slow with many producers."""
+    found = list[Open]()
     for partition in logs.partitions():
         try:
             producers = logs.producers(*partition)
         except KafkaError:  # deleted, moved or taken offline since
             continue
-        for one in producers:
-            found.epochs[one.producer_id] = max(one.producer_epoch, found.epochs.get(one.producer_id, -1))
-            if one.txn_first_offset >= 0:
-                found.open.append(Open(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch))
+        found += [
+            Open(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch)
+            for one in producers
+            if one.txn_first_offset >= 0
+        ]
     return found
+
+
+def is_outdated(newest_epoch: int, unclean_epoch: int) -> bool:
+    """Whether an id has to be fenced whose newest record was written in a leader epoch. unclean_epoch: that of the log's newest
+    unclean election; -1: there was none."""
+    return newest_epoch < unclean_epoch
 
 
 def by_producer_id(every: Iterable[Facts]) -> dict[int, Facts]:

@@ -414,13 +414,14 @@ class Coordinator(ABC, Generic[M]):
         if self.entries:
             _log.info("loaded %d machines from topic=%s", len(self.entries), self.topic)
 
-    def elected(self, partition: int, epoch: int) -> None:
-        """This broker leads a partition of the internal topic, in that leader epoch: read it, unless its lead only goes on."""
+    def elected(self, partition: int, epoch: int, unclean_epoch: int = -1) -> None:
+        """This broker leads a partition of the internal topic, in that leader epoch: read it, unless its lead only goes on.
+        unclean_epoch: the newest that an unclean election began; -1: none."""
         lead = self._leads.get(partition)
         if lead is not None and self._parts.commits.is_committed((self.topic, partition), 0, lead.epoch):
             return
         self.resigned(partition)
-        lead = self._leads[partition] = Lead(epoch)
+        lead = self._leads[partition] = Lead(epoch, unclean_epoch=unclean_epoch)
         self.spawn(self._take_over(partition, lead))
 
     def resigned(self, partition: int) -> None:
@@ -460,7 +461,7 @@ class Coordinator(ABC, Generic[M]):
             await asyncio.sleep(READ_AGAIN_S)
             if self._leads.get(partition) is not lead:
                 return
-            lead = self._leads[partition] = Lead(lead.epoch, readings=lead.readings + 1)
+            lead = self._leads[partition] = Lead(lead.epoch, unclean_epoch=lead.unclean_epoch, readings=lead.readings + 1)
         await self._find_deletions(partition, lead)
 
     async def _load(self, partition: int, lead: Lead[M]) -> None:
@@ -546,6 +547,7 @@ class Coordinator(ABC, Generic[M]):
                 if self._disposable(entry.machine) and self.entries.get(entry.name) is entry:
                     self._drop(entry)
         for partition, lead in leads.items():
+            await self._before_serving(partition, lead)
             if self._leads.get(partition) is lead and lead.state is LeadState.LOADING:
                 lead.state = LeadState.LOADED
                 for hear in lead.missed:
@@ -579,6 +581,9 @@ class Coordinator(ABC, Generic[M]):
 
     def _publish(self, loading: Loading[M]) -> None:
         """What was read holds from now on."""
+
+    async def _before_serving(self, partition: int, lead: Lead[M]) -> None:
+        """The machines of a partition are going; nobody is answered yet."""
 
     def _forget(self, partition: int) -> None:
         """What is known of a partition beside its machines holds no more."""

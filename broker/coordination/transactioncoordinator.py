@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from penstock import log
 from penstock.broker.configs.features import TRANSACTION_VERSION
@@ -18,7 +19,7 @@ from penstock.broker.coordination import powercut, statelog
 from penstock.broker.coordination.delivery import Delivery
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
-from penstock.broker.coordination.leads import Loading
+from penstock.broker.coordination.leads import Lead, Loading
 from penstock.broker.coordination.losses import Losses, is_ongoing
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.markers import FENCED, Markers, is_done
@@ -49,6 +50,7 @@ from penstock.broker.coordination.transactions.state import (
     TransactionRecord,
     TransactionState,
     is_disposable,
+    is_fenced,
 )
 from penstock.broker.topic import TRANSACTION_STATE, partition_in
 from penstock.broker.transactionmessages import Marker, MarkerAnswer, TopicIds
@@ -64,10 +66,20 @@ AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, 
 MARKERS_AT_ONCE = 64
 # Producers that are fenced before the loop may do something else.
 FENCED_AT_ONCE = 200
+# How often it is looked whether the fences of a log that was led uncleanly are stored.
+FENCED_LOOK_S = 0.05
 # In a cluster: the client hears of a decision after this time, though its markers are still on their way.
 LATE_S = 0.2
 
 _log = log.get(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class TransactionLoading(Loading[Transaction]):
+    """Transactional ids as they are read."""
+
+    epochs: dict[str, int] = field(default_factory=dict)
+    """In which leader epoch the newest record of each was written."""
 
 
 class TransactionCoordinator(Coordinator[Transaction]):
@@ -85,6 +97,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id, parts.now_ms)
         self._flushes = Flushes.of(config["penstock.transaction.flush"])
         self._flusher = LogFlusher(parts.log_manager, self._folder_of)
+        self._outdated: dict[str, int] = {}
+        """Ids that are still to be fenced, as an unclean election of their log may have taken their newest states; with the
+        partition of each."""
         self.is_cut = False
         """What wasn't flushed may be gone, until `after_power_cut`."""
         self.was_flushed = Flushes.NONE
@@ -346,7 +361,18 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """Such a partition needs no marker; one whose log only isn't open yet does."""
         return partition_in(self._parts.topics.get(partition[0]), partition[1]) is None
 
+    def _new_loading(self) -> TransactionLoading:
+        return TransactionLoading()
+
+    def _publish(self, loading: Loading[Transaction]) -> None:
+        assert isinstance(loading, TransactionLoading)
+        for name, entry in loading.entries.items():
+            lead = self._leads.get(entry.partition)
+            if lead is not None and powercut.is_outdated(loading.epochs[name], lead.unclean_epoch):
+                self._outdated[name] = entry.partition
+
     def _load_batch(self, loading: Loading[Transaction], raw: RawBatch) -> None:
+        assert isinstance(loading, TransactionLoading)
         if raw.is_control:
             return
         decode = statelog.decode_transaction_record
@@ -355,15 +381,40 @@ class TransactionCoordinator(Coordinator[Transaction]):
             entry = self._entry_of_record(loading, name)
             if entry is not None:
                 transaction_machine.load(entry.machine, record)
+                loading.epochs[name] = raw.leader_epoch
 
     def _loaded(self, entry: Entry[Transaction]) -> None:
-        events: deque[object] = deque()
-        self._carry_out(entry, transaction_machine.loaded(entry.machine, self.now()), events)
-        while events:
-            self._feed(entry, events.popleft())
+        if entry.name in self._outdated:
+            self._feed(entry, PowerCut())
+        if not (entry.machine.changing or entry.machine.markers_in_flight):
+            events: deque[object] = deque()
+            self._carry_out(entry, transaction_machine.loaded(entry.machine, self.now()), events)
+            while events:
+                self._feed(entry, events.popleft())
         self._timers.arm(entry)
         if self._parts.cluster is not None:
             self._abort_lost(entry)
+
+    async def _before_serving(self, partition: int, lead: Lead[Transaction]) -> None:
+        """In a cluster: once the ids are fenced whose states may be older than what their producers have written."""
+        outdated = [entry for name, entry in lead.entries.items() if name in self._outdated]
+        if not outdated:
+            return
+        _log.warning(
+            "topic=%s partition=%d: an unclean election in epoch %d may have taken states of transactions: %d transactional "
+            "producers are fenced", self.topic, partition, lead.unclean_epoch, len(outdated),
+        )  # fmt: skip
+        while self._leads.get(partition) is lead and outdated:
+            outdated = [entry for entry in outdated if not is_fenced(entry.machine)]
+            for entry in outdated:
+                self._feed(entry, PowerCut())
+            if outdated:
+                await asyncio.sleep(FENCED_LOOK_S)
+        if self._leads.get(partition) is lead:
+            self._forget(partition)
+
+    def _forget(self, partition: int) -> None:
+        self._outdated = {name: its for name, its in self._outdated.items() if its != partition}
 
     async def after_power_cut(self) -> None:
         """Once all logs are open: if a power cut came before this start, fence all producers, and end what they left open.
@@ -372,7 +423,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """
         if not self.is_cut:
             return
-        found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.log_manager)
+        found = await asyncio.get_running_loop().run_in_executor(None, powercut.find_open, self._parts.log_manager)
         states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
         flushed = {
             producer_id
@@ -380,7 +431,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
             if one.facts is not None and self.was_flushed.covers(one.id)
             for producer_id in (one.facts.producer_id, one.facts.previous_producer_id)
         }
-        fates = {one: powercut.fate(one, states, one.producer_id in flushed) for one in found.open}
+        fates = {one: powercut.fate(one, states, one.producer_id in flushed) for one in found}
         # Before the fences, which take away what the states say of the last end: a kill may come in between.
         for one, its_fate in fates.items():
             self._end_left_open(one, its_fate)
@@ -390,7 +441,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
             if facts is not None:
                 fenced += 1
                 ongoing += facts.state is TransactionState.ONGOING
-                self._feed(entry, PowerCut(found.epochs.get(facts.producer_id, -1)))
+                self._feed(entry, PowerCut())
             if fenced % FENCED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self.is_cut = False

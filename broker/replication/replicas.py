@@ -209,7 +209,8 @@ class Replicas:
             if replica.leader is None or replica.partition in refused:
                 self._replica_logs.resign([replica.partition])
             elif replica.partition[0] in INTERNAL:
-                self._coordinators.elected(*replica.partition, replica.leader.state.leader_epoch)
+                state = replica.leader.state
+                self._coordinators.elected(*replica.partition, state.leader_epoch, state.unclean_epoch)
         return refused
 
     async def drop(self, request: StopReplica, present: Callable[[], int]) -> StopReplicaAnswer:

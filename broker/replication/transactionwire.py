@@ -111,7 +111,7 @@ def read_verification_answers(message: AddPartitionsToTxnResponse, questions: Se
 def write_leads(asked: Sequence[Mapping[Partition, int]]) -> OffsetForLeaderEpochRequest:
     """The message that asks a broker whether it leads partitions in these epochs, in the order of the questions.
 
-    A leader that is shown an epoch may lead in a later one already. It notes each epoch in its log as it begins to lead. So it is
+    A leader that is shown an epoch may lead in a later one already. It notes each epoch in its log as it begins to lead: it is
     asked where the next one ends, and has to know none.
     """
     form = OffsetForLeaderEpochRequest

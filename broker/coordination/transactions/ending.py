@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from penstock.broker.coordination.machines import Now, Reply
 from penstock.broker.coordination.transactions.events import AfterChange, End, MarkersLate, MarkersWritten, Out, ProducerResult
-from penstock.broker.coordination.transactions.producers import fenced
+from penstock.broker.coordination.transactions.producers import used_up
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
-    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
     Facts,
@@ -122,6 +121,8 @@ def on_markers_written(transaction: Transaction, event: MarkersWritten, now: Now
     transaction.markers_in_flight = False
     facts = transaction.facts
     assert facts is not None
+    if facts.state not in PREPARED:
+        return  # Its markers went out twice.
     if event.all_written:
         _complete(transaction, facts, now, out)
     else:
@@ -151,7 +152,6 @@ def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> Non
         unclean_epochs=frozenset(),
         updated_ms=now.wall_ms,
     )
-    if transaction.fenced_above != NO_PRODUCER_EPOCH:
-        completed = fenced(completed, max(completed.producer_epoch, -1 if rotated else transaction.fenced_above), now)
-        transaction.fenced_above = NO_PRODUCER_EPOCH
+    if transaction.is_used_up:
+        completed = used_up(completed, now)
     change(transaction, AfterChange(completed), out)

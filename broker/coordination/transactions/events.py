@@ -90,11 +90,7 @@ class Expire:
 
 @dataclass(slots=True)
 class PowerCut:
-    """Records and states that weren't flushed may be gone. known_epoch: the highest that a log knows of the producer id, -1
-    if none does.
-    """
-
-    known_epoch: int
+    """Records and states that weren't flushed may be gone, also the newest epochs of the producer id."""
 
 
 @dataclass(slots=True)

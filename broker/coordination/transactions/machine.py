@@ -46,7 +46,7 @@ from penstock.broker.coordination.transactions.events import (
     TopicDeleted,
 )
 from penstock.broker.coordination.transactions.partitions import on_add_partitions, on_topic_deleted
-from penstock.broker.coordination.transactions.producers import EPOCHS_UNKNOWN, fence, fenced, on_init
+from penstock.broker.coordination.transactions.producers import fence, on_init, used_up
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
@@ -55,6 +55,7 @@ from penstock.broker.coordination.transactions.state import (
     Transaction,
     TransactionRecord,
     TransactionState,
+    is_fenced,
     set_wake,
 )
 from penstock.broker.coordination.transactions.writing import answer_end, change, forget, on_appended, write_markers
@@ -99,24 +100,21 @@ def _on_expire(transaction: Transaction, event: Expire, now: Now, out: Out) -> N
 
 
 def _on_power_cut(transaction: Transaction, event: PowerCut, now: Now, out: Out) -> None:
-    """Its producer believes that all of its records are there, and would commit what is left of them: it is fenced, above
-    each epoch that was ever used.
+    """Its producer believes that all of its records are there, and would commit what is left of them. Nobody knows which epochs
+    were given and are lost: so the producer id is used up, and the next InitProducerId gives another one.
     """
     facts = transaction.facts
-    if facts is None or facts.state is TransactionState.DEAD or transaction.changing:
+    if facts is None or transaction.changing or is_fenced(transaction):
         return
-    known_epoch = max(facts.producer_epoch, min(event.known_epoch, EPOCH_EXHAUSTED))
-    known = facts if known_epoch == facts.producer_epoch else replace(facts, producer_epoch=known_epoch)
     if facts.state is TransactionState.ONGOING:
-        above = min(known_epoch + EPOCHS_UNKNOWN, EPOCH_EXHAUSTED)
-        fence(transaction, replace(facts, producer_epoch=above), now, out)
+        fence(transaction, replace(facts, producer_epoch=EPOCH_EXHAUSTED), now, out)
     elif facts.state not in PREPARED:
-        change(transaction, AfterChange(fenced(facts, known.producer_epoch, now)), out)
-    elif facts.state is TransactionState.PREPARE_ABORT and facts.client_version < 2 and known is not facts:
-        # Its markers would be refused as an older producer's.
-        change(transaction, AfterChange(replace(known, producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX))), out)
+        change(transaction, AfterChange(used_up(facts, now)), out)
+    elif facts.state is TransactionState.PREPARE_ABORT and facts.client_version < 2 and not transaction.markers_in_flight:
+        # Its markers could be refused as an older producer's.
+        change(transaction, AfterChange(replace(facts, producer_epoch=EPOCH_MAX)), out)
     else:
-        transaction.fenced_above = known.producer_epoch  # once its markers are written
+        transaction.is_used_up = True  # once its markers are written
 
 
 def _on_records_lost(transaction: Transaction, event: RecordsLost, now: Now, out: Out) -> None:

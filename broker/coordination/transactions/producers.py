@@ -20,9 +20,6 @@ from penstock.broker.coordination.transactions.state import (
 from penstock.broker.coordination.transactions.writing import change
 from penstock.errors import ErrorCode
 
-# So many epochs may have been given since the newest that a power cut has left.
-EPOCHS_UNKNOWN = 100
-
 
 def on_init(transaction: Transaction, event: Init, now: Now, out: Out) -> None:
     facts = transaction.facts
@@ -135,13 +132,11 @@ def fence(
     change(transaction, AfterChange(aborted, token, result), out)
 
 
-def fenced(facts: Facts, epoch: int, now: Now) -> Facts:
-    """The facts of a producer that has no transaction open, under an epoch that nobody was given: epochs just above that one
-    may have been, and what was written of it be lost.
-    """
+def used_up(facts: Facts, now: Now) -> Facts:
+    """The facts of a producer that has no transaction open, under the last epoch of its id, which nobody was given."""
     return replace(
         facts,
-        producer_epoch=min(epoch + EPOCHS_UNKNOWN, EPOCH_MAX),
+        producer_epoch=EPOCH_MAX,
         last_producer_epoch=NO_PRODUCER_EPOCH,
         client_version=0,
         updated_ms=now.wall_ms,

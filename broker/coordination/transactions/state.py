@@ -86,13 +86,20 @@ class Transaction:
     retry_at_ms: int = NEVER
     end_token: object | None = None  # The EndTxn that is answered after the markers.
     end_result: object = None
-    fenced_above: int = NO_PRODUCER_EPOCH  # After a power cut: the epoch above which its producer goes on.
+    is_used_up: bool = False  # After a power cut: nobody goes on with the producer id once what is decided is complete.
     in_flight: InFlight = field(default_factory=InFlight)
     wake_at_ms: int = NEVER
 
 
 def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_EXHAUSTED
+
+
+def is_fenced(transaction: Transaction) -> bool:
+    """Whether nobody can go on with the present producer id: the next InitProducerId gives another one."""
+    facts = transaction.facts
+    gone = facts is None or facts.state is TransactionState.DEAD
+    return gone or transaction.is_used_up or (facts is not None and facts.producer_epoch == EPOCH_MAX)
 
 
 def retry_later(transaction: Transaction, now: Now) -> None:

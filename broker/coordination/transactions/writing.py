@@ -59,6 +59,7 @@ def _change_stored(transaction: Transaction, after: AfterChange, now: Now, out: 
         write_markers(transaction, facts, out)
         return
     if facts.state in COMPLETED:
+        transaction.is_used_up = False  # What is stored says it.
         answer_end(transaction, out)
     if after.token is not None:
         out.append(Reply(after.token, after.result))

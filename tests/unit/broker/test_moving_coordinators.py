@@ -52,6 +52,7 @@ class World:
         self.deleted: set[str] = set()
         self.led: dict[Key, int] = {}  # what another broker leads, and in which epoch
         self.answers = True  # it does
+        self.unclean_epoch = -1  # of the internal topics
         self.lease_is_over = False
         self.ahead_ms = 0  # of the clock, by which sessions end
         self.epoch = 3
@@ -138,7 +139,7 @@ class World:
 
     def elect(self, name: str = GROUP_OFFSETS) -> None:
         self.lead(name)
-        self.coordinators.elected(name, 0, self.epoch)
+        self.coordinators.elected(name, 0, self.epoch, self.unclean_epoch)
 
     def resign(self, name: str = GROUP_OFFSETS) -> None:
         self.follow(name)
@@ -159,7 +160,7 @@ class World:
         self.elect(name)
         self.catch_up(name)
         of = self.groups if name == GROUP_OFFSETS else self.transactions
-        await until(lambda: not of.is_loading)
+        await until(lambda: not (of.is_loading and self.catch_up(name) is None))
 
     async def answered(self, work: Awaitable[Any], name: str = GROUP_OFFSETS) -> Any:
         """The answer of work, whatever it appends is fetched at once."""
@@ -580,6 +581,55 @@ def test_a_commit_waits_for_the_leader_of_what_nobody_else_has(play: Play, why: 
         assert await ended(world, owner) == ErrorCode.NONE
 
     play(steps)
+
+
+@pytest.mark.parametrize("state", ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"])
+def test_producers_of_a_coordinator_that_may_have_lost_states_are_fenced_once(play: Play, state: str) -> None:
+    """Also if a coordinator dies before it has fenced all of them."""
+    here = TRANSACTION_STATE
+
+    async def steps(world: World) -> None:
+        if state == "Empty":
+            await world.begin(here)
+            result = await world.answered(world.transactions.init("x", Init(None, 60_000)), here)
+            owner = (result.producer_id, result.producer_epoch)
+        else:
+            owner = await ongoing(world)
+        ending = None
+        if state == "PrepareCommit":
+            world.state(*DATA).leader = -1  # whoever is to get its marker
+            ending = asyncio.create_task(world.transactions._ask_with_id("x", End(None, *owner, True)))
+            await until(lambda: not world.catch_up(here) and shown_state(world) == state)
+        elif state == "CompleteCommit":
+            assert await ended(world, owner) == ErrorCode.NONE
+        world.unclean_epoch = world.epoch + 2
+        world.resign(here)
+        world.elect(here)
+        await passes()
+        world.resign(here)
+        await world.begin(here)
+        if ending is not None:
+            assert (await ending).error == ErrorCode.NOT_COORDINATOR
+            world.state(*DATA).leader = 1
+        error: int = ErrorCode.CONCURRENT_TRANSACTIONS
+        while error == ErrorCode.CONCURRENT_TRANSACTIONS:
+            error = await world.answered(world.transactions.add("x", owner, [DATA]), here)
+        assert error == ErrorCode.PRODUCER_FENCED and await ended(world, owner) == ErrorCode.PRODUCER_FENCED
+        if state != "Empty":
+            assert markers("data") == ["abort" if state == "Ongoing" else "commit"]
+        result = await world.answered(world.transactions.init("x", Init(None, 60_000)), here)
+        assert (result.error, result.producer_epoch) == (ErrorCode.NONE, 0) and result.producer_id != owner[0]
+        world.resign(here)
+        await world.begin(here)
+        again = await world.answered(world.transactions.init("x", Init(None, 60_000)), here)
+        assert (again.producer_id, again.producer_epoch) == (result.producer_id, 1)
+
+    play(steps)
+
+
+def shown_state(world: World) -> str:
+    machine = world.transactions.find("x")
+    return "" if machine is None or machine.facts is None else machine.facts.state.shown
 
 
 def test_a_partition_that_cannot_be_read_is_refused_until_its_next_election(play: Play) -> None:

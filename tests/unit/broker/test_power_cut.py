@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
 from penstock.broker.coordination import powercut
 from penstock.broker.coordination.flushing import LogFlusher
-from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, TopicPartition
+from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, TopicPartition
 from penstock.broker.coordination.powercut import Fate, Open
 from penstock.broker.coordination.transactions import machine
-from penstock.broker.coordination.transactions.events import MarkersWritten, PowerCut, WriteMarkers
-from penstock.broker.coordination.transactions.producers import EPOCHS_UNKNOWN
+from penstock.broker.coordination.transactions.events import End, Init, MarkersWritten, PowerCut, WriteMarkers
+from penstock.broker.coordination.transactions.producers import needs_producer_id
 from penstock.broker.coordination.transactions.state import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
@@ -23,6 +24,7 @@ from penstock.broker.coordination.transactions.state import (
     TransactionConfig,
     TransactionRecord,
     TransactionState,
+    is_fenced,
 )
 from penstock.errors import ErrorCode, KafkaError
 
@@ -66,11 +68,11 @@ def test_an_id_that_was_used_up_is_known_by_the_next_one() -> None:
     assert powercut.fate(Open(HERE, 7, EPOCH_EXHAUSTED, 0), states, True) is Fate.COMMIT
 
 
-def fed(state: Facts, known_epoch: int) -> tuple[Transaction, list[object]]:
+def fed(state: Facts) -> tuple[Transaction, list[object]]:
     transaction = Transaction("t", TransactionConfig())
     machine.load(transaction, TransactionRecord(state))
     done: list[object] = []
-    waiting: list[object] = [PowerCut(known_epoch)]
+    waiting: list[object] = [PowerCut()]
     while waiting:
         _, actions = machine.step(transaction, waiting.pop(0), NOW)
         done += actions
@@ -78,36 +80,79 @@ def fed(state: Facts, known_epoch: int) -> tuple[Transaction, list[object]]:
     return transaction, done
 
 
-@pytest.mark.parametrize("known_epoch", [-1, 4, 5, 9])
-@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_an_idle_producer_is_fenced_above_all_that_is_known(state: State, known_epoch: int) -> None:
-    transaction, _ = fed(facts(state), known_epoch)
-    assert transaction.facts is not None and transaction.facts.state is state
-    # An InitProducerId may have given the next epochs, and be lost: nobody has this one, or can ask for the next of an old one.
-    assert transaction.facts.producer_epoch == max(5, known_epoch) + EPOCHS_UNKNOWN
-    assert transaction.facts.last_producer_epoch == -1
-
-
-def test_an_ongoing_transaction_is_aborted_above_all_that_is_known() -> None:
-    transaction, actions = fed(facts(State.ONGOING, partitions=(HERE,)), 9)
-    (markers,) = [action for action in actions if isinstance(action, WriteMarkers)]
-    assert (markers.commit, markers.producer_epoch, markers.partitions) == (False, 9 + EPOCHS_UNKNOWN + 1, frozenset([HERE]))
-    assert transaction.facts is not None and transaction.facts.state is State.PREPARE_ABORT
-
-
-def test_the_producer_of_a_decided_transaction_is_fenced_once_it_is_complete() -> None:
-    transaction, actions = fed(facts(State.PREPARE_COMMIT, partitions=(HERE,)), 6)
-    assert actions == [] and transaction.facts is not None and transaction.facts.producer_epoch == 5
+def complete(transaction: Transaction) -> None:
+    """The markers are written."""
     (append,) = machine.step(transaction, MarkersWritten(True), NOW)[1]
     assert isinstance(append, Append)
     machine.step(transaction, Appended(append.id, ErrorCode.NONE, 0), NOW)
-    assert transaction.facts.state is State.COMPLETE_COMMIT and transaction.facts.producer_epoch == 6 + EPOCHS_UNKNOWN
-    assert transaction.wake_at_ms == NEVER
 
 
-def test_an_epoch_has_an_end() -> None:
-    transaction, _ = fed(facts(State.EMPTY, epoch=EPOCH_EXHAUSTED), EPOCH_MAX)
-    assert transaction.facts is not None and transaction.facts.producer_epoch == EPOCH_MAX
+def check_fenced(transaction: Transaction) -> None:
+    """Nobody goes on with the id, whatever epoch was given and is lost: the next producer gets another one."""
+    facts = transaction.facts
+    assert facts is not None and facts.producer_epoch == EPOCH_MAX and is_fenced(transaction)
+    for epoch in (0, 5, 6, 7, EPOCH_EXHAUSTED):
+        for event in (
+            End(None, facts.producer_id, epoch, True, True),
+            End(None, facts.producer_id, epoch, True),
+            Init(None, 1_000, facts.producer_id, epoch, 99),
+        ):
+            (reply,) = machine.step(deepcopy(transaction), event, NOW)[1]
+            assert isinstance(reply, Reply) and reply.result.error == ErrorCode.PRODUCER_FENCED
+    newcomer = Init(None, 1_000)
+    assert needs_producer_id(transaction, newcomer)
+    newcomer.fresh_producer_id = 99
+    (append,) = machine.step(transaction, newcomer, NOW)[1]
+    assert isinstance(append, Append)
+    machine.step(transaction, Appended(append.id, ErrorCode.NONE, 0), NOW)
+    assert transaction.facts is not None and (transaction.facts.producer_id, transaction.facts.producer_epoch) == (99, 0)
+    assert not is_fenced(transaction)
+
+
+@pytest.mark.parametrize("epoch", [0, 5, EPOCH_EXHAUSTED, EPOCH_MAX])
+@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+def test_an_idle_producer_is_fenced(state: State, epoch: int) -> None:
+    transaction, _ = fed(facts(state, epoch, 2 if epoch < EPOCH_MAX else 0))
+    assert transaction.facts is not None and transaction.facts.state is state
+    check_fenced(transaction)
+
+
+def test_an_ongoing_transaction_is_aborted_above_all_that_may_be_known() -> None:
+    transaction, actions = fed(facts(State.ONGOING, partitions=(HERE,)))
+    (markers,) = [action for action in actions if isinstance(action, WriteMarkers)]
+    assert (markers.commit, markers.producer_epoch, markers.partitions) == (False, EPOCH_MAX, frozenset([HERE]))
+    assert transaction.facts is not None and transaction.facts.state is State.PREPARE_ABORT
+    complete(transaction)
+    check_fenced(transaction)
+
+
+def test_the_producer_of_a_decided_transaction_is_fenced_once_it_is_complete() -> None:
+    transaction, actions = fed(facts(State.PREPARE_COMMIT, partitions=(HERE,)))
+    assert actions == [] and transaction.facts is not None and transaction.facts.producer_epoch == 5
+    complete(transaction)
+    assert transaction.facts.state is State.COMPLETE_COMMIT and transaction.wake_at_ms == NEVER
+    check_fenced(transaction)
+
+
+def test_the_next_id_of_one_that_is_exhausted_is_fenced_as_well() -> None:
+    transaction, _ = fed(replace(facts(State.PREPARE_COMMIT, EPOCH_EXHAUSTED, partitions=(HERE,)), next_producer_id=8))
+    complete(transaction)
+    assert transaction.facts is not None and transaction.facts.producer_id == 8
+    check_fenced(transaction)
+
+
+def test_the_markers_of_an_abort_are_above_all_that_may_be_known() -> None:
+    transaction, actions = fed(facts(State.PREPARE_ABORT, version=0, partitions=(HERE,)))
+    (markers,) = [action for action in actions if isinstance(action, WriteMarkers)]
+    assert (markers.commit, markers.producer_epoch) == (False, EPOCH_MAX)
+    complete(transaction)
+    check_fenced(transaction)
+
+
+def test_markers_that_were_written_twice_complete_a_transaction_once() -> None:
+    transaction, _ = fed(facts(State.PREPARE_COMMIT, partitions=(HERE,)))
+    complete(transaction)
+    assert not machine.step(transaction, MarkersWritten(True), NOW)[1]
 
 
 class CountingLogs:
