@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from sim import virtualtime
 from sim.moving_world import Violation
 from sim.transaction_world import World
+
+from penstock.broker.coordination import losses
+from penstock.broker.coordination.losses import Losses
 
 RUNS = int(os.environ.get("PENSTOCK_SIM_RUNS", "6"))
 
@@ -21,10 +26,10 @@ def _seeds() -> list[int]:
     return [int(one)] if one else list(range(1, RUNS + 1))
 
 
-def play(seed: int, folder: Path, lossy: float = 1.0) -> World:
+def play(seed: int, folder: Path, lossy: float = 1.0, *, power_cuts: bool = False) -> World:
     home = folder / str(seed)
     home.mkdir()
-    world = World(seed, home, lossy=lossy)
+    world = World(seed, home, lossy=lossy, power_cuts=power_cuts)
     try:
         virtualtime.play(world.run())
     except Violation as violation:
@@ -43,3 +48,39 @@ def test_a_transaction_is_committed_everywhere_or_nowhere(tmp_path: Path) -> Non
             "produced late", "appended late", "refused by its guard", "late markers", "restart",
         )  # fmt: skip
         assert not [what for what in must_happen if not seen[what]], "the runs saw too little to mean anything"
+
+
+def test_a_committed_transaction_is_whole_after_power_cuts(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+    seeds = _seeds()[: RUNS // 2 or 1]
+    for seed in seeds:
+        seen.update(play(seed, tmp_path, power_cuts=True).counts)
+    print(dict(seen))
+    assert seen["power cut"] and seen["committed v0"] and seen["committed v2"]
+
+
+def _decide_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    async def wait_for_leaders(self: Losses, *given: object) -> bool:
+        return True
+
+    patch.setattr(Losses, "wait_for_leaders", wait_for_leaders)
+    patch.setattr(Losses, "find", lambda self, facts: [])
+
+
+def _believe_a_picture(patch: pytest.MonkeyPatch) -> None:
+    """A leader isn't asked, though its power may be gone and nobody knows."""
+
+    async def ask(cluster: object, leader: int, epochs: dict[tuple[str, int], int]) -> set[tuple[tuple[str, int], int]]:
+        return set(epochs.items())
+
+    patch.setattr(losses, "_ask", ask)
+
+
+@pytest.mark.parametrize("mutant", [_decide_without_a_look, _believe_a_picture])
+def test_a_commit_of_records_that_are_lost_is_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(Violation, match="is committed, and lacks what"):
+        for seed in range(1, 40):
+            play(seed, tmp_path, power_cuts=True)

@@ -12,6 +12,8 @@ Judged at the end, by the logs that all replicas have then, and by what clients 
   producer asked for that. So no marker has ended records of another transaction;
 - what was acknowledged of a committed transaction is there, but for topics that were deleted meanwhile;
 - no transaction hangs, and no records of one are left open;
+- with power cuts: one topic has a replica in sync alone, and whoever leads it after a power cut lacks records. What was
+  acknowledged there of a committed transaction is there, unless the power was cut after its producer asked for the end;
 - each state of a transactional id follows from the one before it in the log: a decision is followed by its own completion
   alone, no epoch falls, no producer id comes back.
 """
@@ -36,7 +38,7 @@ from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.coordinators import Coordinators
-from penstock.broker.coordination.transactions.events import AddPartitions, End, Init, ProducerResult
+from penstock.broker.coordination.transactions.events import End, Init, ProducerResult
 from penstock.broker.coordination.transactions.state import PREPARED, Facts, TransactionRecord, TransactionState
 from penstock.broker.replication.commits import Commits
 from penstock.broker.replication.transactionwire import read_marker_answers, write_markers
@@ -53,7 +55,8 @@ Partition = tuple[str, int]
 
 BROKERS = (1, 2, 3)
 REMADE = "remade"
-TOPICS = {TRANSACTION_STATE: 2, "stays": 2, REMADE: 1}  # how many partitions each has
+ALONE = "alone"
+TOPICS = {TRANSACTION_STATE: 2, "stays": 2, REMADE: 1, ALONE: 1}  # how many partitions each has
 DATA: list[Partition] = [("stays", 0), ("stays", 1), (REMADE, 0)]
 TXN_TIMEOUT_MS, PATIENCE_S, COMMIT_MS = 8_000, 15.0, 3_000
 BETWEEN_BROKERS = "BETWEEN"
@@ -72,6 +75,7 @@ class Lead:
     leader: int
     epoch: int
     version: int
+    unclean_epoch: int = -1
 
 
 @dataclass
@@ -82,6 +86,8 @@ class Seen:
     leader: int
     leader_epoch: int
     directory: str = ""
+    isr: Sequence[int] = BROKERS
+    unclean_epoch: int = -1
 
 
 @dataclass
@@ -143,6 +149,16 @@ class Network:
 
             answers: Mapping[Partition, MarkerAnswer] = await self._send(arrive)
             return answers
+
+    async def find_led(self, broker: int, epochs: Mapping[Partition, int]) -> list[Partition]:
+        """Ask a leader."""
+        to = self._world.brokers[broker]
+
+        async def answer() -> list[Partition]:
+            return [one for one, epoch in epochs.items() if to.leads(one, epoch)]
+
+        led: list[Partition] = await self._ask("leads", broker, answer)
+        return led
 
     async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """By the store."""
@@ -214,6 +230,7 @@ class Broker:
         self.roles: dict[Partition, Lead] = {}
         self.picture: dict[str, SeenTopic] = {}
         self.deleted: set[bytes] = set()
+        self.dark: dict[Partition, int] = {}  # by partition the newest version of its state as the power of its folder was cut
         self.life = 0
         self.line, self.own_line = Line(world), Line(world)  # from the controller, and from the logs to the coordinators
         self.network = Network(world, number)
@@ -241,6 +258,8 @@ class Broker:
     def take_role(self, partition: Partition, lead: Lead) -> None:
         """LeaderAndIsr of one partition. A log of an earlier topic of the name is gone by then."""
         before = self.roles.get(partition)
+        if lead.version <= self.dark.get(partition, -1):
+            return
         if lead.topic_id in self.deleted or (
             before is not None and before.topic_id == lead.topic_id and before.version >= lead.version
         ):
@@ -251,15 +270,16 @@ class Broker:
             self.logs.open_replica(partition[0], lead.topic_id, partition[1], str(home), {})
         self.roles[partition] = lead
         if lead.leader == self.number:
-            others = [Replica(one, True, True, self.world.brokers[one].epoch) for one in BROKERS if one != self.number]
+            in_sync = partition[0] != ALONE
+            others = [Replica(one, in_sync, in_sync, self.world.brokers[one].epoch) for one in BROKERS if one != self.number]
             self.logs.set_leader(
                 *partition, broker_epoch=self.epoch, leader_epoch=lead.epoch, partition_epoch=lead.version, replicas=others,
-                enough=2,
+                enough=2 if in_sync else 1,
             )  # fmt: skip
         else:
             self.logs.set_follower(
                 *partition, broker_epoch=self.epoch, leader=lead.leader, leader_epoch=lead.epoch, partition_epoch=lead.version,
-                unclean_epoch=-1,
+                unclean_epoch=lead.unclean_epoch,
             )  # fmt: skip
         if partition[0] == TRANSACTION_STATE:
             self.own_line.send(partial(self._tell_coordinators, partition, lead, self.life), COORDINATORS_S)
@@ -293,8 +313,26 @@ class Broker:
             seen = [Seen(number, -1, -1) for number in range(TOPICS[name])]
             topic = self.picture[name] = SeenTopic(name, lead.topic_id, seen, name == TRANSACTION_STATE)
         if lead.epoch > topic.partitions[index].leader_epoch:
-            topic.partitions[index] = Seen(index, lead.leader, lead.epoch)
+            before = topic.partitions[index].unclean_epoch
+            isr = (lead.leader,) if name == ALONE else BROKERS
+            topic.partitions[index] = Seen(index, lead.leader, lead.epoch, isr=isr, unclean_epoch=lead.unclean_epoch)
+            if before < lead.unclean_epoch:
+                self.coordinators.led_uncleanly([partition])
         self.network.news.set()
+
+    def leads(self, partition: Partition, epoch: int) -> bool:
+        """Whether this broker leads a partition in that leader epoch."""
+        try:
+            state = self.logs.replica_state(*partition)
+        except KafkaError:
+            return False
+        return state.role == "leader" and state.leader_epoch == epoch
+
+    def cut_power(self, partition: Partition, version: int) -> None:
+        """It leads this partition no more, before anybody knows."""
+        self.dark[partition] = version
+        if partition in self.roles:
+            self.logs.fence(*partition)
 
     def unsee(self, name: str) -> None:
         """The picture has the topic no more."""
@@ -322,6 +360,7 @@ class Sent:
     asked_commit: bool = False
     answered: bool | None = None  # committed
     acknowledged: list[tuple[Partition, bytes]] = field(default_factory=list)
+    since_ms: int = 0  # when it began, or its client asked for its end
 
 
 class World:
@@ -329,11 +368,15 @@ class World:
 
     guarded = True  # as the broker does; else a produce is appended whatever came since its coordinator was asked
 
-    def __init__(self, seed: int, folder: Path, duration_s: float = 40.0, lossy: float = 1.0) -> None:
+    def __init__(
+        self, seed: int, folder: Path, duration_s: float = 40.0, lossy: float = 1.0, *, power_cuts: bool = False
+    ) -> None:
         """lossy: so many times as often as usual what is sent is lost, or comes late."""
         self.random = random.Random(seed)
         self.lossy = lossy
         self.duration_s = duration_s
+        self.data = [*DATA, (ALONE, 0)] if power_cuts else DATA
+        self.cuts_ms: list[int] = []  # when the power of whoever led `ALONE` was cut
         self.faults = True
         self.counts: Counter[str] = Counter()
         self.history: list[tuple[object, ...]] = []
@@ -393,7 +436,7 @@ class World:
             broker.commits.start()
             broker.coordinators.start_in_cluster()
         try:
-            for name in TOPICS:
+            for name in dict.fromkeys([TRANSACTION_STATE, *(name for name, _ in self.data)]):
                 self.make(name)
             for broker in self.brokers.values():
                 self.spawn(self._follow(broker))
@@ -508,6 +551,8 @@ class World:
                 await self._remake()
             elif chance < 0.22:
                 self._restart(self.brokers[self.random.choice(BROKERS)])
+            elif ALONE in self.ids and self.random.random() < 0.3:
+                await self._cut_power((ALONE, 0))
             else:
                 partition = self.random.choice([*DATA, (TRANSACTION_STATE, 0), (TRANSACTION_STATE, 1)])
                 former = self.leads[partition].leader
@@ -515,6 +560,19 @@ class World:
                 if self.fault(0.3):  # The lead comes back, maybe before whoever had it knows that it was lost.
                     await asyncio.sleep(self.random.uniform(0.05, 0.5))
                     self.elect(partition, former)
+
+    async def _cut_power(self, partition: Partition) -> None:
+        """Of the one replica in sync. Another one, which lacks records, leads some time later."""
+        before = self.leads[partition]
+        self.brokers[before.leader].cut_power(partition, before.version)
+        self.cuts_ms.append(self.now_ms)
+        self.counts["power cut"] += 1
+        self.note("power cut", partition, before)
+        await self.pause(10, 2_000)
+        leader = self.random.choice([one for one in BROKERS if one != before.leader])
+        self.leads[partition] = Lead(before.topic_id, leader, before.epoch + 1, before.version + 1, before.epoch + 1)
+        self.note("elected uncleanly", partition, self.leads[partition])
+        self.tell(partition)
 
     # --- replication
     async def _follow(self, broker: Broker) -> None:
@@ -525,6 +583,8 @@ class World:
                 self._fetch(broker, partition)
 
     def _fetch(self, broker: Broker, partition: Partition) -> None:
+        if partition[0] == ALONE and self.fault(0.9):
+            return  # It lags far behind.
         ask = broker.logs.follower_ask(*partition)
         if ask is None or ask.leader < 0:
             return
@@ -655,16 +715,17 @@ class World:
     def check(self) -> None:
         """By the logs that all have now."""
         outcomes: dict[int, dict[Partition, bool]] = {}
-        for partition in DATA:
+        for partition in self.data:
             leader = self.brokers[self.leads[partition].leader]
             open_: dict[int, list[int]] = {}
             for raw in self._batches(leader, partition):
                 if raw.is_control:
                     for number in open_.pop(raw.producer_id, []):
-                        outcomes.setdefault(number, {})[partition] = marker_type(raw) == "commit"
+                        if not self._is_excused(number, partition):
+                            outcomes.setdefault(number, {})[partition] = marker_type(raw) == "commit"
                 else:
                     open_.setdefault(raw.producer_id, []).extend(int(one.value or b"") for one in records(raw))
-            if open_:
+            if open_ and partition[0] != ALONE:
                 raise Violation(f"{partition} has open transactions: {open_}")
         for number, found in outcomes.items():
             sent = self.sent[number]
@@ -677,9 +738,14 @@ class World:
                 raise Violation(f"transaction {number}: answered {sent.answered}, the logs say {found}; {sent}")
         for number, sent in self.sent.items():
             for partition, topic_id in sent.acknowledged:
-                if sent.answered and self.ids[partition[0]] == topic_id and partition not in outcomes.get(number, {}):
+                is_there = partition in outcomes.get(number, {}) or self._is_excused(number, partition)
+                if sent.answered and self.ids[partition[0]] == topic_id and not is_there:
                     raise Violation(f"transaction {number} is committed, and lacks what {partition} acknowledged: {sent}")
         self._check_states()
+
+    def _is_excused(self, number: int, partition: Partition) -> bool:
+        """Whether a power cut may have taken records or markers of a transaction whose end was asked for before, if ever."""
+        return partition[0] == ALONE and any(cut_ms >= self.sent[number].since_ms for cut_ms in self.cuts_ms)
 
     def _check_states(self) -> None:
         for index in range(TOPICS[TRANSACTION_STATE]):
@@ -757,8 +823,8 @@ class Producer:
         """One transaction; whether this process goes on."""
         world = self.world
         number = next(world.next_transaction)
-        world.sent[number] = Sent()
-        partitions = world.random.sample(DATA, world.random.randint(1, len(DATA)))
+        world.sent[number] = Sent(since_ms=world.now_ms)
+        partitions = world.random.sample(world.data, world.random.randint(1, len(world.data)))
         if self.version < 2 and not await self._add(partitions):
             return False
         if world.fault(0.05):
@@ -776,16 +842,15 @@ class Producer:
             return False
         return await self._end(number, commit)
 
-    async def _ask_to_add(self, event: AddPartitions, broker: Broker) -> Any:
-        return await broker.transactions.ask(self.name, event)
+    async def _ask_to_add(self, partitions: Sequence[Partition], broker: Broker) -> Any:
+        return await broker.transactions.add(self.name, (self.id, self.epoch), partitions)
 
     async def _ask_to_end(self, event: End, broker: Broker) -> Any:
         return await broker.transactions.end(self.name, event)
 
     async def _add(self, partitions: list[Partition]) -> bool:
         while not self.stopped:
-            event = AddPartitions(None, self.id, self.epoch, list(partitions))
-            error = await self._ask(partial(self._ask_to_add, event))
+            error = await self._ask(partial(self._ask_to_add, partitions))
             if error == E.NONE:
                 return True
             if error is not None and error not in ASK_AGAIN:
@@ -821,6 +886,7 @@ class Producer:
         """EndTxn, also again."""
         world, sent = self.world, self.world.sent[number]
         sent.asked_commit |= commit
+        sent.since_ms = world.now_ms
         while True:
             end = End(None, self.id, self.epoch, commit, self.version >= 2)
             if self.version >= 2 and world.fault(0.1):  # one of the first protocol has nothing to tell a repetition by

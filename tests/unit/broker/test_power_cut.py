@@ -14,7 +14,14 @@ from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, TopicPartition
 from penstock.broker.coordination.powercut import Fate, Open
 from penstock.broker.coordination.transactions import machine
-from penstock.broker.coordination.transactions.events import End, Init, MarkersWritten, PowerCut, WriteMarkers
+from penstock.broker.coordination.transactions.events import (
+    End,
+    Init,
+    MarkersWritten,
+    PowerCut,
+    ProducerResult,
+    WriteMarkers,
+)
 from penstock.broker.coordination.transactions.producers import needs_producer_id
 from penstock.broker.coordination.transactions.state import (
     EPOCH_EXHAUSTED,
@@ -98,7 +105,7 @@ def check_fenced(transaction: Transaction) -> None:
             Init(None, 1_000, facts.producer_id, epoch, 99),
         ):
             (reply,) = machine.step(deepcopy(transaction), event, NOW)[1]
-            assert isinstance(reply, Reply) and reply.result.error == ErrorCode.PRODUCER_FENCED
+            assert isinstance(reply, Reply) and reply.result == ProducerResult(ErrorCode.PRODUCER_FENCED)
     newcomer = Init(None, 1_000)
     assert needs_producer_id(transaction, newcomer)
     newcomer.fresh_producer_id = 99
