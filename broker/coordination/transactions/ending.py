@@ -10,6 +10,7 @@ from penstock.broker.coordination.transactions.producers import used_up
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     NO_PRODUCER_ID,
     PREPARED,
     Facts,
@@ -129,7 +130,11 @@ def on_markers_written(transaction: Transaction, event: MarkersWritten, now: Now
         # The decision is stored, so the client may know it; the markers follow when the disk allows.
         if event.decided:
             answer_end(transaction, out)
-        retry_later(transaction, now)
+        if transaction.is_used_up and facts.state is TransactionState.PREPARE_ABORT and facts.producer_epoch < EPOCH_MAX:
+            # They may have been refused as an older producer's.
+            change(transaction, AfterChange(replace(facts, producer_epoch=EPOCH_MAX, client_version=0)), out)
+        else:
+            retry_later(transaction, now)
 
 
 def on_markers_late(transaction: Transaction, event: MarkersLate, now: Now, out: Out) -> None:

@@ -50,7 +50,6 @@ from penstock.broker.coordination.transactions.producers import fence, on_init, 
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
-    EPOCH_MAX,
     PREPARED,
     Transaction,
     TransactionRecord,
@@ -110,9 +109,6 @@ def _on_power_cut(transaction: Transaction, event: PowerCut, now: Now, out: Out)
         fence(transaction, replace(facts, producer_epoch=EPOCH_EXHAUSTED), now, out)
     elif facts.state not in PREPARED:
         change(transaction, AfterChange(used_up(facts, now)), out)
-    elif facts.state is TransactionState.PREPARE_ABORT and facts.client_version < 2 and not transaction.markers_in_flight:
-        # Its markers could be refused as an older producer's.
-        change(transaction, AfterChange(replace(facts, producer_epoch=EPOCH_MAX)), out)
     else:
         transaction.is_used_up = True  # once its markers are written
 

@@ -148,10 +148,14 @@ def test_the_next_id_of_one_that_is_exhausted_is_fenced_as_well() -> None:
     check_fenced(transaction)
 
 
-def test_the_markers_of_an_abort_are_above_all_that_may_be_known() -> None:
-    transaction, actions = fed(facts(State.PREPARE_ABORT, version=0, partitions=(HERE,)))
-    (markers,) = [action for action in actions if isinstance(action, WriteMarkers)]
-    assert (markers.commit, markers.producer_epoch) == (False, EPOCH_MAX)
+@pytest.mark.parametrize("version", [0, 2])
+def test_markers_of_an_abort_that_were_refused_go_above_all_that_may_be_known(version: int) -> None:
+    transaction, _ = fed(facts(State.PREPARE_ABORT, version=version, partitions=(HERE,)))
+    (append,) = machine.step(transaction, MarkersWritten(False), NOW)[1]
+    assert isinstance(append, Append)
+    (markers,) = machine.step(transaction, Appended(append.id, ErrorCode.NONE, 0), NOW)[1]
+    assert isinstance(markers, WriteMarkers) and (markers.commit, markers.producer_epoch) == (False, EPOCH_MAX)
+    assert not machine.step(transaction, MarkersWritten(False), NOW)[1], "it is tried again later"
     complete(transaction)
     check_fenced(transaction)
 
