@@ -52,7 +52,7 @@ class Topics:
         for index in range(count):
             LOGS.lead(name, topic_id, index, 0, str(self.folder), {})
         self.version += 1
-        partitions = [SimpleNamespace(leader_epoch=0) for _ in range(count)]
+        partitions = [SimpleNamespace(leader_epoch=0, isr=[1, 2], unclean_epoch=-1) for _ in range(count)]
         internal = name.startswith("__")
         self.made[name] = SimpleNamespace(name=name, topic_id=topic_id, partitions=partitions, internal=internal)
         return self.made[name]

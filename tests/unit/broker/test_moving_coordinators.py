@@ -155,12 +155,17 @@ class World:
         )  # fmt: skip
         assert done.error == 0 and done.diverging is None and done.high_watermark == end
 
+    def caught_up(self, name: str) -> bool:
+        """As `catch_up`, which fails if it can't."""
+        self.catch_up(name)
+        return True
+
     async def begin(self, name: str = GROUP_OFFSETS) -> None:
         """Elect, and wait until this broker serves."""
         self.elect(name)
         self.catch_up(name)
         of = self.groups if name == GROUP_OFFSETS else self.transactions
-        await until(lambda: not (of.is_loading and self.catch_up(name) is None))
+        await until(lambda: not (of.is_loading and self.caught_up(name)))
 
     async def answered(self, work: Awaitable[Any], name: str = GROUP_OFFSETS) -> Any:
         """The answer of work, whatever it appends is fetched at once."""
@@ -524,9 +529,9 @@ def test_a_transaction_that_may_have_lost_records_is_aborted(play: Play, moves: 
             await world.begin(TRANSACTION_STATE)
         if is_told:
             world.coordinators.led_uncleanly([DATA])
-            await until(lambda: not world.catch_up(TRANSACTION_STATE) and markers("data") == ["abort"])
+            await until(lambda: world.caught_up(TRANSACTION_STATE) and markers("data") == ["abort"])
         assert await ended(world, owner, raises) == REFUSED[raises]
-        await until(lambda: not world.catch_up(TRANSACTION_STATE) and markers("data") == ["abort"])
+        await until(lambda: world.caught_up(TRANSACTION_STATE) and markers("data") == ["abort"])
 
     play(steps)
 
@@ -599,7 +604,7 @@ def test_producers_of_a_coordinator_that_may_have_lost_states_are_fenced_once(pl
         if state == "PrepareCommit":
             world.state(*DATA).leader = -1  # whoever is to get its marker
             ending = asyncio.create_task(world.transactions._ask_with_id("x", End(None, *owner, True)))
-            await until(lambda: not world.catch_up(here) and shown_state(world) == state)
+            await until(lambda: world.caught_up(here) and shown_state(world) == state)
         elif state == "CompleteCommit":
             assert await ended(world, owner) == ErrorCode.NONE
         world.unclean_epoch = world.epoch + 2
