@@ -504,9 +504,8 @@ class World:
         self.note("restarted", broker.number)
         for partition, lead in list(self.leads.items()):
             if lead.leader == broker.number:
-                self.leads[partition] = replace(
-                    lead, leader=self.random.choice(BROKERS), epoch=lead.epoch + 1, version=lead.version + 1
-                )
+                leader = broker.number if partition[0] == ALONE else self.random.choice(BROKERS)  # Nobody else has its records.
+                self.leads[partition] = replace(lead, leader=leader, epoch=lead.epoch + 1, version=lead.version + 1)
                 for other in self.brokers.values():
                     if other is not broker:
                         self._tell_role(other, partition)
