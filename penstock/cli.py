@@ -16,6 +16,7 @@ from penstock.errors import KafkaError, os_error_text
 from penstock.failpoints import SpecError
 from penstock.hints import quoted
 from penstock.log import LevelError
+from penstock.suggestions import did_you_mean
 
 # Sub-command -> module whose `command` it is. Imported lazily: `penstock broker` must not pay for the others. None of these
 # modules needs an extra: a command imports what does when it is called, so that its help is there without.
@@ -76,6 +77,11 @@ class Lazy(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         module = COMMANDS.get(name)

@@ -16,7 +16,6 @@ error, log line or answer shows it, and a reference in it is resolved by whoever
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 import re
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import javaproperties, references
+from penstock.suggestions import nearest
 
 Parser = Callable[[str], Any]
 INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
@@ -245,11 +245,11 @@ class Schema:
             if key.count("*") == 1 and len(parts) == len(words):
                 # The user's own word is no likeness: without it the two have to be alike, too.
                 rest = ".".join(word for part, word in zip(parts, words, strict=True) if part != "*")
-                if not difflib.get_close_matches(rest, [key.replace("*.", "").replace(".*", "")], n=1):
+                if nearest(rest, [key.replace("*.", "").replace(".*", "")]) is None:
                     continue
                 key = ".".join(word if part == "*" and word else part for part, word in zip(parts, words, strict=True))
             keys.append(key)
-        return next(iter(difflib.get_close_matches(name, keys, n=1)), None)
+        return nearest(name, keys)
 
     def _find(self, name: str) -> Property:
         prop = self._known(name)

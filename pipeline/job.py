@@ -7,7 +7,6 @@ keys of its part, asks for no other's, and knows them all, so a misspelt key is 
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import hashlib
 import itertools
@@ -34,6 +33,7 @@ from penstock.config import (
 )
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.idfields import parse_id
+from penstock.suggestions import nearest
 
 HDFS_PORT = 8020  # of a namenode whose address has none
 
@@ -302,7 +302,7 @@ def _check_apart(folders: Mapping[str, str]) -> None:
 
 def _not_deduped(key: str, topic: str, pairs: Mapping[str, str], after: str) -> str:
     """What is wrong with the topic of a table that comes after dedupe, which writes the topics `pairs` gives."""
-    near = pairs.get(topic) or next(iter(difflib.get_close_matches(topic, pairs.values(), n=1)), None)
+    near = pairs.get(topic) or nearest(topic, pairs.values())
     hint = f"did you mean `{near}`?" if near else "correct it."
     return (
         f"`{key}={topic}` is no topic that dedupe writes ({', '.join(pairs.values())}); {hint} A topic that isn't deduplicated "

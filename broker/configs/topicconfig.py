@@ -31,6 +31,7 @@ from penstock.config import Parser, WholeNumber, parse_bool, parse_int, parse_li
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logconfig import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, check_config
 from penstock.pyx.record.codec import CODEC_IDS
+from penstock.suggestions import nearest
 
 
 class ConfigType(IntEnum):
@@ -247,7 +248,9 @@ def check_topic_configs(config: Mapping[str, Any], configs: Mapping[str, str | N
     for name, text in texts.items():
         entry = TOPIC_CONFIGS.get(name)
         if entry is None:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+            near = nearest(name, TOPIC_CONFIGS)
+            meant = f" (did you mean `{near}`?)" if near else ""
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}{meant}")
         checked(name, text, entry.kind, entry.parse)
     try:
         check_fit(config, texts)

@@ -6,11 +6,11 @@ declared column can be compared with the table's.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
 from penstock.config import ConfigError
+from penstock.suggestions import did_you_mean
 
 SIMPLE = {
     "BOOLEAN": "boolean",
@@ -54,10 +54,8 @@ def canonical(text: str) -> str:
         return f"decimal({precision},{scale})"
     if sized is None and name in SIMPLE:
         return SIMPLE[name]
-    near = difflib.get_close_matches(name, [*SIMPLE, *DECIMALS], n=1)
-    if name in ("CHAR", "VARCHAR", "TEXT"):
-        near = ["STRING"]
-    raise ConfigError(f"`{text}` is no type" + (f"; did you mean {near[0]}?" if near else ""))
+    hint = did_you_mean("STRING" if name in ("CHAR", "VARCHAR", "TEXT") else name, [*SIMPLE, *DECIMALS])
+    raise ConfigError(f"`{text}` is no type{hint}")
 
 
 def parts(text: str) -> tuple[str, list[tuple[str, str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from penstock.config import ConfigError
 from penstock.pipeline.etl import columntypes, recordcolumns, sqlfunctions
 from penstock.pipeline.etl.recordcolumns import RECORD_HEADERS, RecordColumn
+from penstock.suggestions import did_you_mean, nearest
 
 # Columns that the load itself adds to each row: where the record was, and the day that it counts for.
 EVENT_DAY = "event_day"
@@ -136,8 +136,8 @@ def _check_event_day(text: str, columns: dict[str, Column], key: str) -> None:
             continue
         known = lowered in columns or lowered in (*POSITION_COLUMNS, "key", "value")
         if not known and (token["quoted"] or (lowered not in WORDS and name.upper() not in columntypes.SIMPLE)):
-            near = difflib.get_close_matches(lowered, columns, n=1)
-            hint = f"; did you mean `{columns[near[0]].name}`?" if near else ""
+            near = nearest(lowered, columns)
+            hint = f"; did you mean `{columns[near].name}`?" if near else ""
             raise ConfigError(f"{what} names `{name}`, which is no column of the schema{hint}")
         if lowered in columns:
             _check_fields(columns[lowered].type, name, tokens[index + 1 :], what)
@@ -160,8 +160,7 @@ def _check_function(name: str, what: str) -> None:
         raise ConfigError(f"{what} calls `{name}`, which isn't a function of one row")
     types = name.upper() in columntypes.SIMPLE or name.upper() in columntypes.DECIMALS
     if name not in sqlfunctions.OF_A_ROW and name not in WORDS and not types:
-        near = difflib.get_close_matches(name, sqlfunctions.OF_A_ROW, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
+        hint = did_you_mean(name, sqlfunctions.OF_A_ROW)
         raise ConfigError(f"{what} calls `{name}`, which is no function of Spark SQL{hint}")
 
 
@@ -175,7 +174,6 @@ def _check_fields(kind: str, path: str, following: Sequence[re.Match[str]], what
             return
         types = {name.lower(): each for name, each in inner}
         if outer != "struct" or field.lower() not in types:
-            near = difflib.get_close_matches(field.lower(), types, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
+            hint = did_you_mean(field.lower(), types)
             raise ConfigError(f"{what} names `{path}.{field}`, and `{path}` has no field `{field}`{hint}")
         kind, path, following = types[field.lower()], f"{path}.{field}", following[2:]

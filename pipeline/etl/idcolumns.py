@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.etl import columntypes
 from penstock.pipeline.idfields import Path, json_paths, path_text
+from penstock.suggestions import nearest
 
 
 def id_fields_missing(config: Config) -> list[str]:
@@ -48,5 +48,5 @@ def _near(path: Path, depth: int, there: Mapping[str, str], columns: Mapping[str
     whole = ".".join(path)
     if len(path) > 1 and whole in columns:
         return f" (is {path_text((whole,))} meant? A name with a dot in it stands in backquotes)"
-    near = difflib.get_close_matches(path[depth], there, n=1)
-    return f" (is `{path_text((*path[:depth], near[0]))}` meant?)" if near else ""
+    near = nearest(path[depth], there)
+    return f" (is `{path_text((*path[:depth], near))}` meant?)" if near else ""

@@ -6,13 +6,13 @@ header that its producer sets: a mirror copies batches as they are, and dedupe's
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
 from penstock.pipeline.etl.columntypes import check_name
+from penstock.suggestions import did_you_mean
 
 RECORD_KEY, RECORD_VALUE, RECORD_HEADERS = "_record_key", "_record_value", "_record_headers"
 """What a record's own parts are called beside the declared columns, of which each may be a `key` or a `value`."""
@@ -57,8 +57,7 @@ def parse(texts: Sequence[str], taken: Collection[str], key: str) -> tuple[Recor
 def _parse_one(text: str, key: str) -> RecordColumn:
     match = _ONE.fullmatch(text.strip())
     if match is None:
-        near = difflib.get_close_matches(text.strip().lower(), ["key", "headers"], n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
+        hint = did_you_mean(text.strip().lower(), ["key", "headers"])
         if text.strip().lower() in ("source", "datacenter"):
             hint = "; where a record came from is known by a header that its producer sets: `header:NAME AS source`"
         raise ConfigError(

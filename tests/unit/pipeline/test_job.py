@@ -177,7 +177,7 @@ def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(t
         ),
         ({"penstock.dedupe.data": "table/ids", "etl.raw.after": "mirror"}, "`penstock.dedupe.data=table/ids` lies inside"),
         ({"etl.raw.after": "mirror", "etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
-        ({"etl.raw.after": "mirror", "etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STR"),
+        ({"etl.raw.after": "mirror", "etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean `STR"),
         ({"etl.raw.after": "mirror", "etl.raw.schema": "offset INT"}, "`etl.raw.schema` declares `offset`, which"),
         ({"etl.raw.topic": "flights"}, "did you mean `flights.deduped`?"),
         (
@@ -197,7 +197,7 @@ def test_tables_that_can_not_be_are_found_by_check(tmp_path: Path, change: dict[
     ("change", "words"),
     [
         ({"etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
-        ({"etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STRING?"),
+        ({"etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean `STRING`?"),
     ],
 )
 def test_a_load_names_the_keys_of_its_table(tmp_path: Path, change: dict[str, str], words: str) -> None:
