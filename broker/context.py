@@ -124,6 +124,11 @@ class ClusterMember(BrokerSender, Protocol):
         ...
 
     @property
+    def refused_reassignment(self) -> str | None:
+        """As the controller: what is said of a wish to move replicas that an old tool has left in the store; None: none."""
+        ...
+
+    @property
     def figures(self) -> ReplicationFigures:
         """What it counts."""
         ...

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.hints import quoted
 from penstock.output import visible
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 
@@ -25,8 +27,23 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 
 SAY_AFTER_S = 3.0
+LAST_SAY_S = 0.5  # one who has asked for the end waits no longer without a word
 WIDTH = 10_000
 TIMEOUT_S = 30.0
+LEADERLESS = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    }
+)
+"""What a cluster answers that lacks brokers, or its ZooKeeper."""
 CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong address, or is down
 
 DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
@@ -84,14 +101,55 @@ class Invocation:
         return self.timeouts.properties() | further | dict(self.properties)
 
     def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
+        """Do something with a connected admin client, within `--timeout`. What the cluster refuses is one sentence for the
+        user."""
 
+        async def bounded(admin: Admin) -> T:
+            async with self.within(admin):
+                await admin.start(self.timeouts.contact_ms)
+                return await work(admin)
+
+        return self._run(bounded)
+
+    def ask_on(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """As `ask`, for work that goes on until Ctrl-C: it bounds each of its questions by `within`."""
+
+        async def unbounded(admin: Admin) -> T:
+            async with self.within(admin):
+                await admin.start(self.timeouts.contact_ms)
+            return await work(admin)
+
+        return self._run(unbounded)
+
+    @asynccontextmanager
+    async def within(self, admin: Admin) -> AsyncIterator[None]:
+        """The limit of what is asked of a cluster: `--timeout`. Raises ClickException, with what was waited for."""
+        try:
+            async with asyncio.timeout(self.timeouts.timeout_s) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            error, after = admin.last_failure, f"given up after {self.timeouts.timeout_s:g} s"
+            if error is None:
+                raise click.ClickException(f"{after}: no answer from {self.bootstrap}") from None
+            raise self.failure(error, f"{after}: {error}") from None
+
+    def failure(self, error: KafkaError, text: str = "") -> click.ClickException:
+        """What a cluster has refused, for the user; text: in place of the error's own."""
+        hint = ""
+        if error.code in LEADERLESS:
+            hint = (
+                f"\nhint: `penstock cluster --bootstrap {quoted(self.bootstrap)}` shows which brokers live, and what they lead"
+            )
+        return click.ClickException(f"{text or error}{hint}")
+
+    def _run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         async def run() -> T:
             text = f"still waiting for {self.bootstrap}; Ctrl-C gives up"
             saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
             admin = Admin(self.bootstrap, **self.given())
             try:
-                await admin.start(self.timeouts.contact_ms)
                 return await work(admin)
             finally:
                 saying.cancel()
@@ -100,7 +158,7 @@ class Invocation:
         try:
             return asyncio.run(run())
         except KafkaError as error:
-            raise click.ClickException(str(error)) from None
+            raise self.failure(error) from None
 
     def show(self, rows: Sequence[Row], title: str = "") -> None:
         """As `show_rows`."""
@@ -126,7 +184,8 @@ def show_rows(rows: Sequence[Row], title: str = "", *, as_json: bool) -> None:
 
     table = Table(box=None, pad_edge=False, title_justify="left")
     for name in rows[0]:
-        number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+        values = [row[name] for row in rows if row[name] is not None]
+        number = not any(isinstance(value, bool) or not isinstance(value, int | float) for value in values)
         table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in rows:
         # A client chooses its id, and a topic its configs' texts: neither is markup, nor may it move the cursor.
@@ -151,6 +210,18 @@ def counting(doing: str, *, hidden: bool = False) -> Iterator[Callable[[float], 
         yield partial(progress.advance, progress.add_task("records", total=None))
 
 
+@contextmanager
+def saying_late(text: str) -> Iterator[None]:
+    """Say what the body waits for, once it has waited for `LAST_SAY_S`."""
+    saying = threading.Timer(LAST_SAY_S, partial(click.echo, text, err=True))
+    saying.daemon = True
+    saying.start()
+    try:
+        yield
+    finally:
+        saying.cancel()
+
+
 def moment(text: str) -> int:
     """A moment as ListOffsets wants it: EARLIEST, LATEST, or ms since 1970. Raises BadParameter."""
     named = {"earliest": EARLIEST, "latest": LATEST}.get(text)
@@ -171,9 +242,11 @@ def moment(text: str) -> int:
 def _text(value: object) -> str:
     if value is None or value == "":
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(str(one) for one in value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return ",".join("-" if one is None else str(one) for one in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _not_blank(_context: click.Context, _option: click.Parameter, given: str) -> str:
@@ -206,12 +279,16 @@ def because(words: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     return click.option("--because", required=True, metavar="TEXT", callback=_not_blank, help=words)
 
 
-def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add `--timeout` to a command; it comes to it as `timeouts: Timeouts`."""
+EACH_QUESTION = "Limit of each question to a cluster; a first contact has at most 5."
+WHOLE_COMMAND = "Limit of all that is asked of the cluster, or of a wait without a record; a first contact has at most 5."
+
+
+def timeout_option(default_s: float = TIMEOUT_S, words: str = EACH_QUESTION) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add `--timeout` to a command; it comes to it as `timeouts: Timeouts`. `words` are its help."""
     return click.option(
         "--timeout", "timeouts", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
         callback=lambda _context, _option, seconds: Timeouts(seconds),
-        help="Limit of each question to a cluster; a first contact has at most 5.",
+        help=words,
     )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ nothing but the name is there; the leader's epoch is the controller's, and offse
 While no controller is known there is neither leader nor voter.
 """
 
+import asyncio
+
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
@@ -12,6 +14,8 @@ from penstock.pyx.wire.messages import DescribeQuorumRequest, DescribeQuorumResp
 KEY, VERSIONS = 55, (0, 2)
 METADATA = "__cluster_metadata"
 NODES_SINCE = 2
+STORE_S = 2.0
+"""How long the metadata store may take to say how many changes there are."""
 
 Topic = DescribeQuorumResponse.TopicData
 Partition = DescribeQuorumResponse.PartitionData
@@ -40,7 +44,12 @@ async def _partition(context: Context, topic: str, index: int) -> Partition:
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             error_message="This server does not host this topic-partition.",
         )
-    end, now_ms = await context.store.changes(), context.now_ms()
+    try:
+        async with asyncio.timeout(STORE_S):
+            end, now_ms = await context.store.changes(), context.now_ms()
+    except TimeoutError:  # No server of ZooKeeper answers: whoever was the controller may not be it any more.
+        why = "The metadata store doesn't answer: nobody knows who is the controller."
+        return Partition(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message=why)
     controller = context.controller_id
     voter = DescribeQuorumResponse.ReplicaState(
         replica_id=controller, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms

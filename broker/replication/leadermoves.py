@@ -22,6 +22,11 @@ from penstock.errors import ErrorCode
 MOVED_A_SECOND = 50
 """How many leaders are moved in a second, where nothing but their balance asks for it."""
 
+REASSIGNMENT_REFUSED = (
+    f"the node `{paths.REASSIGNMENT}` asks to move replicas to other brokers, which this version can't: nothing is moved, and "
+    "the node stays"
+)
+
 _log = log.get(__name__)
 
 
@@ -33,6 +38,8 @@ class LeaderMoves:
         self._controller = events.controller
         self._store = store
         self._config = config
+        self.is_reassignment_asked = False
+        """Whether a node of an old tool asks to move replicas to other brokers, which no controller does yet."""
 
     async def move_away(self, broker: int) -> list[Partition]:
         """Controlled shutdown: have others in sync lead what a broker leads. Answers what it still leads. Raises
@@ -130,6 +137,18 @@ class LeaderMoves:
                 return  # The next controller finds the node, too.
         with contextlib.suppress(NoNodeError, BadVersionError):
             await self._store.multi([*machine.guard(self._controller), Delete(paths.PREFERRED_ELECTION, stat.version)])
+
+    def look_at_reassignment(self, _: str = "", __: Event = Event.CREATED) -> None:
+        """See whether an old tool has asked to move replicas."""
+        self._events.look_again("reassignment", self._see_reassignment)
+
+    async def _see_reassignment(self) -> None:
+        """What an old tool asks for by `/admin/reassign_partitions` is said, and left there: the tool shows it as pending."""
+        before = self.is_reassignment_asked
+        stat = await self._store.exists(paths.REASSIGNMENT, self.look_at_reassignment)
+        self.is_reassignment_asked = stat is not None
+        if self.is_reassignment_asked and not before:
+            _log.warning("%s; `penstock cluster` shows how to take that back", REASSIGNMENT_REFUSED)
 
     async def balance_for_ever(self) -> None:
         """Have preferred leaders lead again, now and then, where too many partitions have others."""

@@ -195,6 +195,7 @@ class Term:
         self._carry_out(out)
         self._deletions.look()
         self.moves.look()
+        self.moves.look_at_reassignment()
         self._look_at_log_dirs()
         self._topics.end_look()
         self.has_begun = True

@@ -32,6 +32,7 @@ class Admin(Client):
     delete_topics = topics.delete_topics
     create_partitions = topics.create_partitions
     elect_leaders = topics.elect_leaders
+    refused_reassignment = topics.refused_reassignment
 
     describe_configs = configs.describe_configs
     config_entries = configs.config_entries

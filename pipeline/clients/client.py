@@ -103,6 +103,8 @@ class Client:
         self._features_epoch = -1
         self._metadata_lock = asyncio.Lock()
         self._trouble: KafkaError | None = None  # why the last request got no answer
+        self.last_failure: KafkaError | None = None
+        """What `retry` has tried again after last: why somebody still waits."""
         self._closed = False
         self._log = log.get(__name__, client_id=self.config["client.id"])
 
@@ -345,7 +347,7 @@ class Client:
                     raise
                 raise failure or self.no_answer(limit_ms) from None
             except KafkaError as error:
-                failure = error
+                failure = self.last_failure = error
                 pause_s = backoff.next_s()
                 lasting = not error.retriable and error.code not in also
                 if self._closed or lasting or loop.time() + pause_s > deadline:

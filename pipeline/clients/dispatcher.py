@@ -27,6 +27,10 @@ ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 REFUSED = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
+LOOK_S = 0.5
+"""How often batches that wait for a producer id are looked at."""
+
+
 @dataclass(eq=False, slots=True)
 class _Flow:
     """What is under way of a partition."""
@@ -143,17 +147,30 @@ class Dispatcher:
             raise_for(answer.error_code, "producer id")
             return answer.producer_id, answer.producer_epoch
 
+        asking: asyncio.Task[tuple[int, int]] | None = None
         try:
             while self._identity is None:
+                if asking is None:
+                    asking = asyncio.create_task(self._client.retry(attempt, timeout_ms=1_000, also=WAITING))
+                await asyncio.wait([asking], timeout=LOOK_S)
+                if not asking.done():  # A broker that hangs holds up the question, not the batches' end.
+                    self._fail_waiting(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "producer id"), overdue=True)
+                    continue
                 try:
-                    self._identity = await self._client.retry(attempt, timeout_ms=1_000, also=WAITING)
-                except KafkaError as error:
-                    for batch in self._accumulator.take_all(overdue=error.retriable):
-                        self._accumulator.finish(batch, None, error)
+                    self._identity = asking.result()
+                except KafkaError as failure:
+                    self._fail_waiting(failure, overdue=failure.retriable)
+                asking = None
         finally:
             self._identifying = None
+            if asking is not None:
+                asking.cancel()
         for tp in list(self._flows):
             self.pump(tp)
+
+    def _fail_waiting(self, error: KafkaError, *, overdue: bool) -> None:
+        for batch in self._accumulator.take_all(overdue=overdue):
+            self._accumulator.finish(batch, None, error)
 
     # Ending
 
@@ -163,8 +180,7 @@ class Dispatcher:
             for batch in flow.refused:
                 self._accumulator.finish(batch, None, error)
             flow.refused.clear()
-        for batch in self._accumulator.take_all():
-            self._accumulator.finish(batch, None, error)
+        self._fail_waiting(error, overdue=False)
 
     async def close(self) -> None:
         """Fail all that is not stored, and end."""

@@ -102,10 +102,14 @@ async def create_partitions(client: Client, counts: Mapping[str, int]) -> None:
         client.forget(name)
 
 
-async def elect_leaders(client: Client, partitions: Sequence[TopicPartition], *, unclean: bool) -> dict[TopicPartition, int]:
-    """Have preferred leaders elected, or (unclean) any live replica where nobody can lead. Answers an error code each."""
-    form = messages.ElectLeadersRequest
-    topics = [form.TopicPartitions(topic=name, partitions=held) for name, held in by_topic(partitions, number)]
+async def elect_leaders(
+    client: Client, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+) -> dict[TopicPartition, int]:
+    """Have preferred leaders elected, or (unclean) any live replica where nobody can lead. Answers an error code each; of all
+    partitions (None) those are left out that need no election."""
+    form, topics = messages.ElectLeadersRequest, None
+    if partitions is not None:
+        topics = [form.TopicPartitions(topic=name, partitions=held) for name, held in by_topic(partitions, number)]
 
     async def attempt() -> dict[TopicPartition, int]:
         request = form(
@@ -117,6 +121,17 @@ async def elect_leaders(client: Client, partitions: Sequence[TopicPartition], *,
         raise_for(answer.error_code, "elect leaders")
         found = answer.replica_election_results
         return {(topic.topic, one.partition_id): one.error_code for topic in found for one in topic.partition_result}
+
+    return await client.retry(attempt, also=CONTROLLER_WAIT)
+
+
+async def refused_reassignment(client: Client) -> str:
+    """What a Penstock controller says of a wish to move replicas that an old tool has left in ZooKeeper; "": nothing."""
+
+    async def attempt() -> str:
+        answer = await _ask_controller(client, messages.ListPartitionReassignmentsRequest(topics=None))
+        raise_for(answer.error_code, "list reassignments")
+        return answer.error_message or ""
 
     return await client.retry(attempt, also=CONTROLLER_WAIT)
 

@@ -16,7 +16,8 @@ from penstock.hints import quoted
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.options import AS_JSON, Invocation, Timeouts, timeout_option, with_options
+from penstock.pipeline.options import AS_JSON, WHOLE_COMMAND, Invocation, Timeouts, timeout_option, with_options
+from penstock.suggestions import did_you_mean
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
 
     return with_options(with_cluster, command, (
         AS_JSON,
-        timeout_option(),
+        timeout_option(words=WHOLE_COMMAND),
         click.option("--property", "overrides", metavar="KEY=VALUE", multiple=True, help="A client property."),
         click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Client properties."),
         click.option(
@@ -86,7 +87,8 @@ PARTITIONS = re.compile(r"(.+):(\d+(?:,\d+)*)")
 
 
 async def chosen_partitions(admin: Admin, words: Sequence[str]) -> list[TopicPartition]:
-    """`topic` (all its partitions) or `topic:0,2` words as partitions. Raises KafkaError for what is not there."""
+    """`topic` (all its partitions) or `topic:0,2` words as partitions. Raises ClickException or KafkaError for what is not
+    there."""
     wanted = [(found[1], found[2]) if (found := PARTITIONS.fullmatch(word)) else (word, None) for word in words]
     counts = await topic_counts(admin, sorted({topic for topic, _ in wanted}))
     chosen: list[TopicPartition] = []
@@ -109,6 +111,23 @@ def time_text(timestamp_ms: int) -> str | None:
 
 
 async def topic_counts(admin: Admin, names: Sequence[str]) -> dict[str, list[int]]:
-    """The partitions of topics. Raises KafkaError for one that is not there."""
+    """The partitions of topics. Raises ClickException for one that is not there, KafkaError for one that can't be asked for."""
     seen = await admin.metadata(list(names), refresh=True)
+    for name in names:
+        if name not in seen.topics and seen.errors.get(name) in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise await no_topic(admin, name)
     return {name: sorted(seen.topic(name).partitions) for name in names}
+
+
+async def no_topic(admin: Admin, name: str, what: str = "", or_else: str = "") -> click.ClickException:
+    """That a topic isn't there, with the one that is most like it. what: what follows from that; or_else: a further hint."""
+    topics = (await admin.metadata(None, refresh=True)).topics
+    return click.ClickException(
+        f"topic `{name}` isn't there{what}{did_you_mean(name, topics)}\nhint: `penstock topics list` shows the topics{or_else}"
+    )
+
+
+async def no_group(admin: Admin, name: str) -> click.ClickException:
+    """That a group isn't there, with the one that is most like it."""
+    meant = did_you_mean(name, await admin.list_groups())
+    return click.ClickException(f"group `{name}` isn't there{meant}\nhint: `penstock groups list` shows the groups")

@@ -23,7 +23,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
 from penstock.pipeline.commands.common import admin_only, chosen_partitions, cluster
-from penstock.pipeline.options import MOMENTS, Invocation, counting, moment
+from penstock.pipeline.options import MOMENTS, Invocation, counting, moment, saying_late
 from penstock.pipeline.stages.hints import address
 
 if TYPE_CHECKING:
@@ -74,13 +74,14 @@ def command(
             for tp, offset in starts.items():
                 if offset is not None:
                     consumer.seek(tp, offset)
-            reading = _Reading(consumer, commits=group is not None)
+            reading = _Reading(consumer, invocation, commits=group is not None)
             # Ctrl-C is the way to end what goes on for ever.
             with _step(path, invocation.as_json, keys) as step, contextlib.suppress(KeyboardInterrupt):
                 reading.run(step, starts, ends, most, to_file=path is not None)
-            reading.commit()  # A file is whole now.
+            with saying_late(f"committing the positions of group `{group}`; Ctrl-C again ends without that"):
+                reading.commit()  # A file is whole now.
     except KafkaError as error:
-        raise click.ClickException(str(error)) from None
+        raise invocation.failure(error) from None
     except CorruptBatchError as error:
         where = f"`penstock consume {quoted(address(error.tp))} --from {quoted(f'@{error.next_offset}')}`"
         raise click.ClickException(
@@ -153,8 +154,8 @@ def _holding_back_interrupts() -> Iterator[None]:
 class _Reading:
     """What was taken so far, and the group's positions that are to be committed."""
 
-    def __init__(self, consumer: Consumer, *, commits: bool) -> None:
-        self._consumer, self._commits = consumer, commits
+    def __init__(self, consumer: Consumer, invocation: Invocation, *, commits: bool) -> None:
+        self._consumer, self._invocation, self._commits = consumer, invocation, commits
         self._positions: Positions = {}  # not committed yet
         self._committed_s = time.monotonic()
         self.count = 0
@@ -168,7 +169,10 @@ class _Reading:
         *,
         to_file: bool,
     ) -> None:
-        """Read until the ends, or `most` records. What is printed is committed now and then, a file when it is whole."""
+        """Read until the ends, or `most` records. What is printed is committed now and then, a file when it is whole. Raises
+        ClickException if the ends aren't reached, and nothing comes within `--timeout`."""
+        wait_s = self._invocation.timeouts.timeout_s
+        moved_s, before = time.monotonic(), self._consumer.positions()
         with counting("consuming", hidden=not to_file) as show_more:
             while most is None or self.count < most:
                 if ends and all(self._consumer.position(tp) >= ends[tp] for tp in starts):
@@ -178,8 +182,18 @@ class _Reading:
                     self.count += taken
                     self._positions |= after
                 show_more(taken)
+                if (now_at := self._consumer.positions()) != before or not ends:
+                    moved_s, before = time.monotonic(), now_at
+                elif time.monotonic() - moved_s >= wait_s:
+                    raise self._no_record(ends, wait_s)
                 if not to_file and time.monotonic() - self._committed_s >= COMMIT_S:
                     self.commit()
+
+    def _no_record(self, ends: Positions, wait_s: float) -> click.ClickException:
+        tp, end = next((tp, end) for tp, end in sorted(ends.items()) if self._consumer.position(tp) < end)
+        at = self._consumer.position(tp)
+        text = f"given up after {wait_s:g} s: nothing comes of {address(tp)} from offset {at} on, and its log goes on to {end}"
+        return self._invocation.failure(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE), text)
 
     def commit(self) -> None:
         """Commit where the group is now. Raises KafkaError."""

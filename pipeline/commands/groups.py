@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.assignors import decode_assignment
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetcher
-from penstock.pipeline.commands.common import chosen_partitions, cluster, confirm_deletion, time_text
+from penstock.pipeline.commands.common import chosen_partitions, cluster, confirm_deletion, no_group, time_text
 from penstock.pipeline.options import MOMENTS, Invocation, moment
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
@@ -64,13 +65,16 @@ def describe_group(invocation: Invocation, group: str, members: bool) -> None:
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        owners = await _members(admin, group)
+        async with _naming_group(admin, group):
+            owners = await _members(admin, group)
+        committed = await admin.all_committed(group, require_stable=False)
+        if not owners and not committed and group not in await admin.list_groups():  # Older brokers describe any name.
+            raise await no_group(admin, group)
         if members:
             return [
                 {"member": name, "client": client, "host": host, "partitions": [f"{t}:{p}" for t, p in sorted(owned)]}
                 for name, client, host, owned in owners
             ]
-        committed = await admin.all_committed(group, require_stable=False)
         owner_of = {tp: client for _, client, _, owned in owners for tp in owned}
         tps = sorted({*committed, *owner_of})
         ends = {} if group.startswith(MIRROR_GROUPS) else await _ends(admin, tps)
@@ -165,15 +169,24 @@ def delete_groups(invocation: Invocation, groups: Sequence[str], words: Sequence
         confirm_deletion(f"{what} {', '.join(groups)}")
 
     async def work(admin: Admin) -> None:
-        if not words:
-            await admin.delete_groups(groups)
-            return
         tps = await chosen_partitions(admin, words)
         for group in groups:
-            await admin.delete_offsets(group, tps)
+            async with _naming_group(admin, group):
+                await (admin.delete_offsets(group, tps) if words else admin.delete_groups([group]))
 
     invocation.ask(work)
     invocation.say(f"deleted {what} {', '.join(groups)}", deleted=list(groups))
+
+
+@asynccontextmanager
+async def _naming_group(admin: Admin, group: str) -> AsyncIterator[None]:
+    """Where the cluster refuses a group that isn't there, say which one may be meant. Raises ClickException."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        raise await no_group(admin, group) from None
 
 
 Member = tuple[str, str, str, list[TopicPartition]]  # id, client id, host, what it owns

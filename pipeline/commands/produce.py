@@ -20,11 +20,11 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.producer import Delivery, Producer
-from penstock.pipeline.commands.common import admin_only, cluster, pairs, topic_counts
-from penstock.pipeline.options import Invocation, counting
+from penstock.pipeline.commands.common import admin_only, cluster, no_topic, pairs, topic_counts
+from penstock.pipeline.options import Invocation, counting, saying_late
 
 UNDER_WAY_MAX = 10_000
-LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for
+LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for, at most
 FIELDS = frozenset({"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"})
 """Of a JSON line, as `penstock consume --json` prints it; topic and offset are its own there."""
 
@@ -90,7 +90,7 @@ def command(
             max_block_ms=invocation.timeouts.timeout_s * 1000, delivery_timeout_ms=invocation.timeouts.timeout_s * 1000
         )
         with Producer(invocation.bootstrap, **{"compression.type": compression, **given}) as producer:
-            sending = _Sending(producer)
+            sending = _Sending(producer, min(invocation.timeouts.timeout_s, LAST_FLUSH_S))
             try:
                 sending.all(
                     producer.send(
@@ -104,11 +104,12 @@ def command(
                     for record in read(source)
                 )
             except KeyboardInterrupt:
-                click.echo(f"interrupted: {sending.end()} records acknowledged", err=True)
+                with saying_late("waiting for what is on its way; Ctrl-C again gives it up"):
+                    click.echo(f"interrupted: {sending.end()} records acknowledged", err=True)
                 raise
             except (KafkaError, click.ClickException) as error:
-                words = error.message if isinstance(error, click.ClickException) else str(error)
-                raise click.ClickException(f"after {sending.end()} acknowledged records: {words}") from None
+                failed = error if isinstance(error, click.ClickException) else invocation.failure(error)
+                raise click.ClickException(f"after {sending.end()} acknowledged records: {failed.message}") from None
     finally:
         if path is not None:
             source.close()
@@ -127,10 +128,8 @@ async def _see_topic(admin: Admin, topic: str, create: bool) -> int:
     if error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise KafkaError(error, f"topic `{topic}`")
     if not create:
-        raise click.ClickException(
-            f"topic `{topic}` isn't there, and nothing was sent\n"
-            f"hint: `penstock topics list` shows the topics; `penstock topics create {quoted(topic)}` or `--create` makes it"
-        )
+        or_else = f"; `penstock topics create {quoted(topic)}` or `--create` makes it"
+        raise await no_topic(admin, topic, ", and nothing was sent", or_else)
     await admin.create_topics([topic], exist_ok=True)
     return len((await topic_counts(admin, [topic]))[topic])
 
@@ -138,8 +137,9 @@ async def _see_topic(admin: Admin, topic: str, create: bool) -> int:
 class _Sending:
     """Records on their way, and how many were acknowledged."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, last_flush_s: float) -> None:
         self._producer = producer
+        self._last_flush_s = last_flush_s
         self._under_way: deque[Delivery] = deque()
         self.acknowledged = 0
 
@@ -161,9 +161,10 @@ class _Sending:
             self.acknowledged += 1
 
     def end(self) -> int:
-        """Wait a little for what is on its way; how many records were acknowledged in all."""
+        """Wait a little for what is on its way, and send nothing any more; how many records were acknowledged in all."""
         with contextlib.suppress(TimeoutError):
-            self._producer.flush(LAST_FLUSH_S)
+            self._producer.flush(self._last_flush_s)
+        self._producer.close(0)
         left = [delivery for delivery in self._under_way if delivery.done() and delivery.exception() is None]
         return self.acknowledged + len(left)
 

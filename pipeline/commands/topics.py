@@ -149,7 +149,12 @@ def delete_topics(invocation: Invocation, names: Sequence[str], yes: bool) -> No
     """
     if not yes:
         confirm_deletion(f"{', '.join(names)} with all records")
-    invocation.ask(lambda admin: admin.delete_topics(names))
+
+    async def work(admin: Admin) -> None:
+        await topic_counts(admin, names)
+        await admin.delete_topics(names)
+
+    invocation.ask(work)
     invocation.say(f"deleted {', '.join(names)}", deleted=list(names))
 
 
@@ -162,7 +167,12 @@ def grow_topic(invocation: Invocation, name: str, partitions: int) -> None:
 
     Example: penstock topics grow orders -p 12
     """
-    invocation.ask(lambda admin: admin.create_partitions({name: partitions}))
+
+    async def work(admin: Admin) -> None:
+        await topic_counts(admin, [name])
+        await admin.create_partitions({name: partitions})
+
+    invocation.ask(work)
     invocation.say(f"{name} has {partitions} partitions", topic=name, partitions=partitions)
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
@@ -24,6 +25,7 @@ from confluent_kafka import Consumer
 
 from penstock.cli import root
 from penstock.pipeline.clients.admin import Admin
+from penstock.pipeline.options import Invocation, Timeouts
 from penstock.pyx.log.logmanager import room_end
 from support.harness import BrokerProcess, topic_name
 from support.patience import until
@@ -364,13 +366,13 @@ def test_tables_are_not_folded_in_a_pipe(bootstrap: str, run: Run) -> None:
     assert bootstrap in line
 
 
-def consuming(bootstrap: str, topic: str) -> subprocess.Popen[bytes]:
+def consuming(bootstrap: str, topic: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
     """A process that consumes for a group of the topic's name until it is interrupted."""
     words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap, "--json")
     command = [sys.executable, "-m", "penstock", *words]
     # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heard)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=heard)
 
 
 def test_a_group_is_committed_when_it_is_interrupted(bootstrap: str, ask: Ask, topic: str) -> None:
@@ -410,6 +412,56 @@ def test_what_is_not_there_is_one_sentence(run: Run, topic: str, bootstrap: str)
         command = [sys.executable, "-m", "penstock", "consume", topic, "-b", bootstrap, "--from", "earliest", "--columns", path]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (1, f"penstock: `{path}`: No such file or directory\n")
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest_one(run: Run, topic: str) -> None:
+    slip, meant = topic[:-1], f"did you mean `{topic}`?"
+    commands: list[tuple[str, ...]] = [
+        ("topics", "describe", slip), ("topics", "delete", slip, "--yes"), ("topics", "grow", slip, "-p", "3"),
+        ("topics", "offsets", slip), ("consume", slip), ("configs", "show", "topic", slip),
+    ]  # fmt: skip
+    for words in commands:
+        said = run(*words, code=1)
+        assert meant in said and "hint: `penstock topics list`" in said, words
+    assert meant in run("produce", slip, stdin="x\n", code=1)
+    run("consume", topic, "--from", "earliest", "-n", "1", "--group", topic)
+    for words in (("groups", "describe", slip), ("groups", "delete", slip, "--yes")):
+        said = run(*words, code=1)
+        assert meant in said and "hint: `penstock groups list`" in said, words
+
+
+def test_a_misspelt_config_or_command_is_answered_with_the_nearest_one(shared_broker: BrokerProcess) -> None:
+    run = runner(shared_broker)
+    name = topic_name("slips")
+    assert "did you mean `retention.ms`?" in run("topics", "create", name, "-c", "retention.msec=1", code=1)
+    run("topics", "create", name)
+    assert "did you mean `retention.ms`?" in run("configs", "set", "topic", name, "retention.mss=1", code=1)
+    assert "did you mean `topics`?" in run("topic", code=2)
+
+
+def test_timeout_bounds_all_that_a_command_asks(shared_broker: BrokerProcess) -> None:
+    invocation = Invocation(shared_broker.bootstrap, {}, as_json=False, timeouts=Timeouts(1))
+    with pytest.raises(click.ClickException, match="given up after 1 s: no answer from"):
+        invocation.ask(lambda admin: asyncio.sleep(60))
+
+
+def test_a_commit_that_cannot_succeed_is_said_and_left_by_a_second_interrupt(make_broker: Callable[..., BrokerProcess]) -> None:
+    broker = make_broker()
+    run = runner(broker)
+    run("topics", "create", "t", "-p", "1")
+    run("produce", "t", stdin="a\n")
+    with consuming(broker.bootstrap, "t", stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        broker.signal(signal.SIGSTOP)
+        try:
+            process.send_signal(signal.SIGINT)
+            assert b"committing the positions of group `t`; Ctrl-C again ends without that" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        finally:
+            broker.signal(signal.SIGCONT)
+    assert process.returncode == 130
 
 
 def runner(broker: BrokerProcess) -> Run:
