@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import click
 
-from penstock import log, notify
+from penstock import interrupts, log, notify
 from penstock.config import Config
 from penstock.errors import os_error_text
 from penstock.hints import quoted
@@ -66,9 +65,7 @@ async def _supervise(
     served: AbstractAsyncContextManager[None],
 ) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    interrupts.hear(stop, log.get(__name__).warning)
 
     async def work() -> None:
         notify.status("starting")

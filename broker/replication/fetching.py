@@ -7,6 +7,7 @@ shaken, on the loop (`peers.py`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from penstock import log
 from penstock.broker import tasks
@@ -38,6 +39,7 @@ class Fetching:
         self._peers = peers
         self._running = tasks.Group("fetching")
         self._dialling: set[tuple[int, int]] = set()
+        self._unreached: set[int] = set()  # leaders of which the log says that they can't be reached
         self.refused_truncations = 0
         """Cuts below a replica's high watermark, which its leader wanted."""
         self.begun_again = 0
@@ -60,6 +62,7 @@ class Fetching:
         self.threads.set_broker_epoch(epoch)
 
     def _take(self) -> None:
+        said: dict[tuple[int, int], list[News]] = {}
         for news in self.threads.take_news():
             if news.kind in ("wanted", "disconnected"):
                 if (news.leader, news.thread) not in self._dialling:
@@ -69,25 +72,44 @@ class Fetching:
                 self.begun_again += 1  # Its log says why.
             else:
                 self.refused_truncations += news.kind == "refused"
-                _say(news)
+                said.setdefault((news.leader, news.error), []).append(news)
+        for alike in said.values():
+            _say(alike)
 
     async def _dial(self, leader: int, thread: int) -> None:
-        """Until there is a connection. A leader that is gone is tried now and then, for as long as this broker runs."""
+        """Until there is a connection, or nothing is fetched from that leader any more. One that is gone isn't dialled."""
         wait_s = AGAIN_S
         try:
-            while True:
+            await self._peers.until_known(leader)
+            while self.threads.follows(leader):
                 try:
                     sock = await self._peers.dial(leader)
                 except OSError as error:
-                    _log.debug("the leader %d can't be reached: %s", leader, error)
+                    self._say_unreached(leader, error)
                     await asyncio.sleep(wait_s)
+                    await self._peers.until_known(leader)
                     wait_s = min(2 * wait_s, AGAIN_MOST_S)
                 else:
                     self.threads.connect(leader, thread, sock.detach())
+                    if leader in self._unreached:
+                        _log.info("the leader %d is reached again: what it leads is fetched", leader)
+                        self._unreached.discard(leader)
                     return
+            self._unreached.discard(leader)
         finally:
             self._dialling.discard((leader, thread))
 
+    def _say_unreached(self, leader: int, error: OSError) -> None:
+        """Once, until it is reached, or followed no more."""
+        if leader not in self._unreached:
+            self._unreached.add(leader)
+            _log.warning("nothing is fetched from the leader %d, which is dialled again and again: %s", leader, error)
 
-def _say(news: News) -> None:
-    _log.warning("topic=%s partition=%d leader=%d: %s", news.topic, news.partition, news.leader, KafkaError(news.error))
+
+def _say(alike: Sequence[News]) -> None:
+    """What one leader has answered to fetches of some partitions."""
+    first, more = alike[0], len(alike) - 1
+    others = f" (and {more} more partitions)" if more else ""
+    _log.warning(
+        "topic=%s partition=%d%s leader=%d: %s", first.topic, first.partition, others, first.leader, KafkaError(first.error)
+    )

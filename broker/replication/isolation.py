@@ -1,11 +1,12 @@
 """Once the lease is over, clients of partitions with a silent follower are refused: others lead them soon, if not by now.
 
-The others are served, as far as acks=all goes.
+The others are served, as far as acks=all goes. The log says when the lease is over, and when it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 
 from penstock import log
@@ -39,6 +40,8 @@ class Isolation(tasks.Background):
         self._isolate = isolate
         self.partitions: Collection[Partition] = ()
         """Those that this broker leads, and serves to no client."""
+        self._was_held = False
+        self._over_since_s: float | None = None
 
     async def _run(self) -> None:
         while True:
@@ -48,8 +51,23 @@ class Isolation(tasks.Background):
             except Exception:  # noqa: BLE001 - without this look no client would be refused, or served again
                 _log.exception("a look at the lease has failed")
 
+    def _say_lease(self, is_over: bool) -> None:
+        if not is_over:
+            self._was_held = True
+            if self._over_since_s is not None:
+                _log.info("the lease is back after %.1f s: clients are served as before", time.monotonic() - self._over_since_s)
+            self._over_since_s = None
+        elif self._was_held and self._over_since_s is None:
+            self._over_since_s = time.monotonic()
+            _log.warning(
+                "the lease is over: the session with ZooKeeper has ended, or may have, and others may lead by now. Until it is "
+                "back this broker refuses produce with acks=0 and 1, ListOffsets, and what its "
+                "coordinators and its controller would decide; acks=all goes on where followers are heard"
+            )
+
     async def _look_at_lease(self) -> None:
         is_over = self._lease_is_over()
+        self._say_lease(is_over)
         if not is_over and not self.partitions:
             return
         before = self.partitions

@@ -65,6 +65,7 @@ class Peers:
         self._opening: dict[int, asyncio.Task[_Connection]] = {}
         self._coding = ThreadPoolExecutor(1, "peers")
         self._stopped = False
+        self._changed = asyncio.Event()
 
     def set_brokers(self, addresses: Mapping[int, Address]) -> None:
         """Say which brokers there are, and where each listens for brokers. A connection to one that is gone, or has another
@@ -75,6 +76,13 @@ class Peers:
                 del self._connections[broker]
                 connection.close("it has another address, or is gone")
         self._addresses = dict(addresses)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def until_known(self, broker: int) -> None:
+        """Wait until a broker is one of those that there are."""
+        while broker not in self._addresses:
+            await self._changed.wait()
 
     async def send(self, broker: int, api_key: int, version: int, body: bytes) -> bytes:
         """Send a request without its header; the answer without its header.

@@ -22,6 +22,7 @@ from penstock.broker.replication.replicalogs import ReplicaLogs
 from penstock.pyx.log.logmanager import LogManager
 
 TICK_S = 0.5
+SAY_AGAIN_S = 60.0
 """How often proposals without an answer and members that lag are looked for."""
 
 _log = log.get(__name__)
@@ -47,6 +48,7 @@ class Proposals:
         self.isr_shrinks = 0
         self.isr_expands = 0
         """How often an ISR lost and got members while this broker led."""
+        self._below, self._below_said_s = 0, -SAY_AGAIN_S
         self._running = tasks.Group("proposals")
 
     def start(self) -> None:
@@ -109,8 +111,24 @@ class Proposals:
             await asyncio.sleep(TICK_S)
             try:
                 await self.propose(self._roles.led, is_scan=True)
+                self._say_below_min_isr(asyncio.get_running_loop().time())
             except Exception:  # noqa: BLE001 - without this look no ISR would shrink any more
                 _log.exception("a look at what this broker leads has failed")
+
+    def _say_below_min_isr(self, now_s: float) -> None:
+        """Of all partitions together, once they are below it and once they aren't; another count at most once a minute."""
+        led = [self._roles.replicas[partition].leader for partition in self._roles.led]
+        below = sum(len(one.state.isr) < one.state.needed(one.role.replicas) for one in led if one is not None)
+        if below == self._below or (below and self._below and now_s - self._below_said_s < SAY_AGAIN_S):
+            return
+        if below:
+            _log.warning(
+                "%d partitions that this broker leads have fewer replicas in sync than min.insync.replicas: acks=all waits or "
+                "is refused there, as are the groups and transactions that they hold", below,
+            )  # fmt: skip
+        else:
+            _log.info("each partition that this broker leads has min.insync.replicas in sync again")
+        self._below, self._below_said_s = below, now_s
 
     def _counts(self, partition: Partition) -> bool:
         """Whether a proposal may be sent, now that its entrants count. They are looked at again: the high watermark went on

@@ -24,6 +24,7 @@ from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.logs.logdirs import Key
+from penstock.broker.replication.departures import Departures
 from penstock.broker.replication.reading import read_one_topic
 from penstock.broker.store.base import (
     BadValueError,
@@ -88,6 +89,7 @@ class ClusterTopics(Topics):
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]
         self._shown = asyncio.Event()
+        self.departures = Departures(self._leader_of)
         self.pictured = asyncio.Event()
         """Set once this broker has been told of all partitions."""
         self._told = metadata.Told()
@@ -170,6 +172,7 @@ class ClusterTopics(Topics):
         """Show what the controller tells, with what `prepare` has read for it."""
         before = self.live
         self.live, self.controller = {one.broker: one for one in picture.brokers}, picture.controller
+        gone = {broker: self._led_by(broker) for broker in before.keys() - self.live.keys() - {self._node_id}}
         if self.live != before:
             self.brokers_changed()
         for topic in prepared.gone:
@@ -178,6 +181,7 @@ class ClusterTopics(Topics):
         known = {one.partition: self._unclean_epoch(one.partition, one.topic_id) for one in picture.partitions}
         for name, some in _by_name(picture).items():
             self._show(name, some, prepared.topics.get(name))
+        self.departures.take(gone, self.live.keys())
         metadata.on_taken(self._told, picture)
         self.version += 1
         if picture.is_whole:
@@ -191,6 +195,13 @@ class ClusterTopics(Topics):
         topic = self._by_name.get(partition[0])
         state = None if topic is not None and topic_id not in (None, topic.topic_id) else partition_in(topic, partition[1])
         return NO_EPOCH if state is None else state.unclean_epoch
+
+    def _led_by(self, broker: int) -> list[Partition]:
+        return [(topic.name, state.index) for topic in self.all() for state in topic.partitions if state.leader == broker]
+
+    def _leader_of(self, partition: Partition) -> int | None:
+        topic, index = self._by_name.get(partition[0]), partition[1]
+        return None if topic is None or index >= len(topic.partitions) else topic.partitions[index].leader
 
     def _wake(self) -> None:
         """Have those look again who wait for something to be shown."""

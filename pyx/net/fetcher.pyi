@@ -95,6 +95,9 @@ class Fetchers:
         Raises ValueError if there is no such thread; the descriptor stays the caller's then.
         """
 
+    def follows(self, leader: int) -> bool:
+        """Whether something is fetched from a leader, or is to be."""
+
     def disconnect(self, leader: int) -> None:
         """Close all threads' connections to a leader, without news."""
 

@@ -376,6 +376,14 @@ cdef class Fetchers:
             os.set_blocking(fd, False)
             _give_order(self._fetchers[<size_t>thread], ORDER_CONNECT, NULL, leader, fd)
 
+    def follows(self, int leader) -> bool:
+        cdef Following following
+        with self._changing:
+            for following in self._following.values():
+                if following.one.leader == leader:
+                    return True
+        return False
+
     def disconnect(self, int leader) -> None:
         with self._changing:
             if not self._stopped:
