@@ -8,14 +8,13 @@ import ctypes
 import importlib
 import logging
 import os
-import signal
 import stat
 import sys
 from pathlib import Path
 
 import click
 
-from penstock import failpoints, log, notify, tasks
+from penstock import failpoints, interrupts, log, notify, tasks
 from penstock.broker import check, descriptors, kernelfeatures
 from penstock.broker.configs.brokerconfig import BrokerConfig, http_address, load
 from penstock.broker.context import Endpoint
@@ -23,7 +22,7 @@ from penstock.broker.listeners import DEFAULT_LISTEN, Listener, plan
 from penstock.broker.logs.folder import FolderError
 from penstock.broker.metadata import Way
 from penstock.broker.server import Server, ServerError, log_dirs
-from penstock.broker.store.base import StoreError
+from penstock.broker.store.base import BadValueError, StoreError
 from penstock.config import ConfigError
 from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
@@ -62,7 +61,7 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 @click.option(
     "--check", "only_check", is_flag=True,
-    help="Say whether a start could work - properties, addresses, folders - and start nothing. Nothing is written.",
+    help="Say whether a start could work - properties, addresses, folders, ZooKeeper - and start nothing. Nothing is written.",
 )  # fmt: skip
 def command(
     listen: str | None,
@@ -120,7 +119,8 @@ def command(
     try:
         asyncio.run(_serve(server, folders))
     except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
-        click.echo(f"penstock: {error}", err=True)
+        way_on = f"\n{error.way_on(config['zookeeper.connect'])}" if isinstance(error, BadValueError) else ""
+        click.echo(f"penstock: {error}{way_on}", err=True)
         _end(server, 1)
     _end(server, 0)
 
@@ -160,7 +160,12 @@ def _check(config: BrokerConfig, folders: list[Path], listeners: list[Listener],
     node_id = config["broker.id"]
     in_cluster = config["zookeeper.connect"] is not None
     unique = list(dict.fromkeys(folders))
-    found = check.faults(node_id, unique, listeners, forget, http_address(config), in_cluster=in_cluster)
+    # In a cluster it is ZooKeeper that knows the log folder to be forgotten.
+    given_up = None if in_cluster else forget
+    found = check.faults(node_id, unique, listeners, given_up, http_address(config), in_cluster=in_cluster)
+    if in_cluster:
+        trial = importlib.import_module("penstock.broker.replication.trial")
+        found += asyncio.run(trial.faults(node_id, config, [folder.absolute() for folder in unique], forget))
     for fault in found:
         click.echo(f"penstock: {fault}", err=True)
     if found:
@@ -177,8 +182,7 @@ def _check(config: BrokerConfig, folders: list[Path], listeners: list[Listener],
 async def _serve(server: Server, folders: list[Path]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    interrupts.hear(ended, _log.warning)
     starting = asyncio.create_task(server.start())
     ending = asyncio.create_task(ended.wait())
     # A signal while logs are recovered stops the start instead of waiting for its end.

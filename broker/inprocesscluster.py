@@ -33,6 +33,7 @@ from penstock.broker.neighbours import IN_PROCESS
 from penstock.broker.store.base import NoNodeError, paths
 from penstock.broker.store.embedded import EmbeddedSessions, EmbeddedStore
 from penstock.broker.store.sharedtree import SharedTree
+from penstock.suggestions import did_you_mean
 
 SESSION_TIMEOUT = "zookeeper.session.timeout.ms"
 READY_S = 60.0
@@ -107,13 +108,13 @@ class Cluster:
         return -1 if found is None else int(found["brokerid"])
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition, by the tree; -1: none does."""
-        found = self._read(paths.partition_state(topic, partition))
+        """The broker that leads a partition, by the tree; -1: none does. Raises LookupError: there is no such partition."""
+        found = self._state(topic, partition)
         return -1 if found is None else int(found["leader"])
 
     def isr(self, topic: str, partition: int) -> Set[int]:
-        """The brokers that are in sync, by the tree."""
-        found = self._read(paths.partition_state(topic, partition))
+        """The brokers that are in sync, by the tree. Raises LookupError: there is no such partition."""
+        found = self._state(topic, partition)
         return set() if found is None else set(found["isr"])
 
     def start(self, *numbers: int) -> Cluster:
@@ -122,6 +123,7 @@ class Cluster:
         if self._tree is None:
             self._data.mkdir(parents=True, exist_ok=True)
             self._tree = _Tree(self._data / "metadata.db", self._timeout_ms)
+        self._check_ids(*numbers)
         started = [self.brokers[number] for number in numbers or self.brokers]
         for broker in started:
             broker.launch()
@@ -139,35 +141,43 @@ class Cluster:
 
     def stop(self, number: int) -> None:
         """Stop a broker cleanly: others lead what it led."""
+        self._check_ids(number)
         self.brokers[number].stop()
 
     def kill(self, number: int, *, expire: bool = False) -> None:
         """Kill a broker, see `Broker.kill`. Its session ends by its timeout, or with expire at once."""
+        self._check_ids(number)
         self.brokers[number].kill()
         if expire:
             self.expire(number)
 
     def pause(self, number: int) -> None:
         """Have a broker stand still, see `Broker.pause`. Its session ends by its timeout."""
+        self._check_ids(number)
         self.brokers[number].pause()
 
     def resume(self, number: int) -> None:
         """Let a paused broker go on."""
+        self._check_ids(number)
         self.brokers[number].resume()
 
     def expire(self, number: int) -> None:
-        """End a broker's session: it learns that, registers again, and leads nothing until a controller says so."""
+        """End a broker's session: it learns that, registers again, and leads nothing until a controller says so. Raises
+        LookupError for a broker that the cluster hasn't."""
+        self._check_ids(number)
         if number in self._sessions:
             self._running_tree.call(self._sessions[number].expire())
 
     def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
         """Lose all packets between two brokers, or with one_way those that `one` sends to `other`. Connections stay, and
-        nothing comes through."""
+        nothing comes through. Raises LookupError for a broker that the cluster hasn't."""
+        self._check_ids(one, other)
         self._links.cut(one, other, one_way=one_way)
 
     def cut_store(self, number: int) -> None:
         """Cut a broker off from the metadata tree, as from a ZooKeeper: its session ends by its timeout, and it hears of that
-        only after `heal`. Other brokers and clients still reach it."""
+        only after `heal`. Other brokers and clients still reach it. Raises LookupError for a broker that the cluster hasn't."""
+        self._check_ids(number)
         if number in self._sessions:
             self._running_tree.call(self._sessions[number].cut())
 
@@ -220,6 +230,26 @@ class Cluster:
     def _ports(self) -> Mapping[int, int]:
         return {number: int(broker.bootstrap.rpartition(":")[2]) for number, broker in self.brokers.items() if broker.running}
 
+    def _check_ids(self, *numbers: int) -> None:
+        """Raises LookupError."""
+        for number in numbers:
+            if number not in self.brokers:
+                raise LookupError(f"the cluster has no broker {number}: its brokers are {', '.join(map(str, self.brokers))}")
+
+    def _state(self, topic: str, partition: int) -> dict[str, Any] | None:
+        """What the tree says of a partition; None: nobody has led it yet. Raises LookupError."""
+        found = self._read(paths.partition_state(topic, partition))
+        if found is not None:
+            return found
+        made = self._read(paths.topic(topic))
+        if made is None:
+            raise LookupError(
+                f"the cluster has no topic `{topic}`{did_you_mean(topic, self._running_tree.children(paths.TOPICS))}"
+            )
+        if str(partition) not in made["partitions"]:
+            raise LookupError(f"topic `{topic}` has no partition {partition}: it has {len(made['partitions'])}")
+        return None
+
     def _read(self, path: str) -> dict[str, Any] | None:
         data = self._running_tree.read(path)
         return None if data is None else json.loads(data)
@@ -254,6 +284,13 @@ class _Tree:
             return self.call(self._store.get(path))[0]
         except NoNodeError:
             return None
+
+    def children(self, path: str) -> list[str]:
+        """The names of the nodes below a node; none if it isn't there."""
+        try:
+            return self.call(self._store.children(path))
+        except NoNodeError:
+            return []
 
     def close(self) -> None:
         """Close it; all sessions have ended."""

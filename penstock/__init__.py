@@ -17,8 +17,10 @@ log         log lines with fields, as text or JSON
 output      standard output whose reader may go away
 console     tables and the like on it
 notify      what a service tells systemd
+interrupts  the signals that ask a process to stop
 groupnames  names of the groups and transactional ids of mirror and dedupe
 hints       values in commands that messages name
+suggestions  the name that a misspelt one was probably meant to be
 tasks       how tasks that run beside another one end
 failpoints  named places where a test may stop, delay, fail or kill a process
 errors      Kafka's error codes, and the exception that carries one

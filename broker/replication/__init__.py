@@ -3,6 +3,7 @@
 In reading order:
 
 session          the metadata store of a cluster: one ZooKeeper session after the other
+homes            whether a broker's log folders are those that its cluster knows
 brokerid         registering under this broker's id, and who else may have it
 commits          waiting until records are committed
 leaseholder      the lease of the session: renewed by writes, told to the data plane
@@ -20,6 +21,7 @@ topicdeletions   topics that somebody wants to be deleted
 leadermoves      leaders that are moved by somebody's wish
 term             one controller epoch of this broker: its machine, fed, and its decisions carried out
 controllership   who the controller is
+departures       which brokers are gone, and who leads what they led: said in the log
 topics           the topics of a cluster, as handlers see them: changes go into the store, the picture comes from the controller
 wire             what brokers say to each other, between values and Kafka's messages
 peers            connections to other brokers
@@ -32,6 +34,7 @@ moves            what others lead by now that this broker led, as it finds by it
 leftovers        what deleted topics have left in the log folders of a broker that was away
 configchanges    configs of topics that another broker has altered
 growth           a single node becomes the first broker of a cluster
+trial            `penstock broker --check`: whether a ZooKeeper lets this broker join
 joining          the start of a broker that joins a cluster
 membership       all of it together: one broker as a member
 """

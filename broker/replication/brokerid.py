@@ -30,6 +30,7 @@ from penstock.broker.store.base import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
+    Operation,
     Stat,
     Store,
     StoreError,
@@ -73,8 +74,12 @@ def home_of(dirs: LogDirs) -> dict[str, Any]:
     for log_dir in dirs.online:
         lock = (log_dir.path / LOCK).stat()
         folders.append({"id": log_dir.id, "dev": lock.st_dev, "ino": lock.st_ino})
-    machine = _MACHINE_ID.read_text(encoding="ascii").strip() if _MACHINE_ID.exists() else ""
-    return {"folders": folders, "machine": machine, "boot": boot_id()}
+    return {"folders": folders, "machine": machine_id(), "boot": boot_id()}
+
+
+def machine_id() -> str:
+    """Of this machine; "": it has none."""
+    return _MACHINE_ID.read_text(encoding="ascii").strip() if _MACHINE_ID.exists() else ""
 
 
 def read_endpoints(broker: int, data: bytes) -> dict[str, Endpoint]:
@@ -126,12 +131,14 @@ async def register(
     address: Mapping[str, Any],
     home: Mapping[str, Any],
     begin: Callable[[str], Awaitable[bool]] | None = None,
+    note: Callable[[], Awaitable[Operation]] | None = None,
     former: int | None = None,
 ) -> None:
     """Register in this session; `own` knows its broker epoch then.
 
     begin: of this process's first registration: given the store's newest incarnation of this id ("": it has none), it says in
-    the log folders that another one begins, and answers whether they all are of that one. former: of a later one, the
+    the log folders that another one begins, and answers whether they all are of that one. note: of the first one, too: a change
+    of the store that is made in the same step, or not at all. former: of a later one, the
     broker epoch of the one before it: an incarnation that the store has got since then is of a run that may have answered for
     records that these log folders lack. Where the store was put back from a copy its node is younger than that epoch, or has
     not changed since. Raises IdTakenError, OutlivedError, StoreError.
@@ -157,6 +164,8 @@ async def register(
             own.broker, own.incarnation, own.clean, is_first=version < 0, replaces=replaces,
             version=version, address=address, home=home,
         )  # fmt: skip
+        if note is not None:
+            operations.append(await note())
         try:
             await store.multi(operations)
         except (NodeExistsError, NoNodeError, BadVersionError):

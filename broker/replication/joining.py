@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,10 +16,13 @@ from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.replication.brokerid import address_of, await_id, home_of
 from penstock.broker.replication.growth import grow
+from penstock.broker.replication.homes import strange_folders
 from penstock.broker.replication.membership import Membership
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
+from penstock.broker.store.base import Operation
 from penstock.broker.store.zookeeper import ZooKeeperSessions
+from penstock.broker.topics.marks import Marks
 from penstock.pyx.log.logmanager import LogManager
 
 _log = log.get(__name__)
@@ -35,6 +38,7 @@ class Joining:
         self._config = config
         self._neighbours = neighbours
         self.store = SessionStore(_zookeeper(config) if neighbours is None else neighbours.sessions)
+        self._there: Mapping[str, str] = {}  # the log folders from now on, path by id
         self._lost: set[str] = set()
         self._grows = False
 
@@ -63,13 +67,15 @@ class Joining:
         among them, FolderError, OSError."""
         marks, dirs, loop = context.topics.marks, context.dirs, asyncio.get_running_loop()
         known = await marks.log_dirs()
-        there = await loop.run_in_executor(None, dirs.admit, known, None, forget)
+        has_logs, given = bool(dirs.found()), {one.path: one.id for one in dirs}
+        self._there = await loop.run_in_executor(None, dirs.admit, known, None, forget)
         # A start that is refused changes nothing in the store: it would part its broker from the log folders.
         await await_id(context.store, self._node_id, str(context.advertised), home_of(dirs))
-        failed = await marks.failed_log_dirs()
-        self._lost = (set(known) - {log_dir.id for log_dir in dirs.online}) | set(failed)
-        # Until a controller has dealt with it: the kernel may have dropped pages that it couldn't write.
-        await context.store.multi([await marks.log_dirs_node(there, failed)])
+        if forget is None and not has_logs:
+            wrong = await strange_folders(context.store, self._node_id, known, given)
+            if wrong is not None:
+                raise FolderError(wrong)
+        self._lost = (set(known) - {log_dir.id for log_dir in dirs.online}) | set(await marks.failed_log_dirs())
         # A start without the cluster is refused from here on: this broker's topics aren't in any store of its own.
         await loop.run_in_executor(None, self._mark, dirs)
 
@@ -77,6 +83,11 @@ class Joining:
         for log_dir in dirs.online:
             assert log_dir.folder is not None
             log_dir.folder.join(self.store.place)
+
+    async def _note_dirs(self, marks: Marks) -> Operation:
+        """Which log folders this broker has from its registration on. Those that failed stay noted until a controller has dealt
+        with it: the kernel may have dropped pages that it couldn't write."""
+        return await marks.log_dirs_node(self._there, await marks.failed_log_dirs())
 
     def hear(self, context: Context, brokers_changed: Callable[[], None]) -> None:
         """Say who hears of deleted topics, and of other brokers."""
@@ -118,6 +129,7 @@ class Joining:
             coordinators=context.coordinators,
             entities=context.entities,
             broker_nodes=context.broker_nodes,
+            note_dirs=lambda: self._note_dirs(topics.marks),
             noted=lambda: self._note(topics, dirs),
             prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,

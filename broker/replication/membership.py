@@ -43,6 +43,7 @@ from penstock.broker.replication.configchanges import ConfigChanges
 from penstock.broker.replication.controllership import Controllership
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
+from penstock.broker.replication.leadermoves import REASSIGNMENT_REFUSED
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.leftovers import Leftovers
 from penstock.broker.replication.moves import Moves
@@ -53,10 +54,11 @@ from penstock.broker.replication.session import AGAIN_S, SessionStore
 from penstock.broker.replication.term import Term
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
-from penstock.broker.store.base import Store, StoreError
+from penstock.broker.store.base import Operation, Store, StoreError, paths
 from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.hints import quoted
 from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 0.05
@@ -75,8 +77,10 @@ class Membership:
 
     between_brokers: the listener on which brokers are served. address: what the registration says of where it is reached.
     clean: the log folders have all that they had when the last controller noted this broker. coordinators: they hear of the
-    internal topics' roles. entities, broker_nodes: they hear of what was altered elsewhere. noted: called once roles were taken
-    and all logs are open, to say in the folders that a crash from here on is no power cut. prepare: see `Peers`.
+    internal topics' roles. entities, broker_nodes: they hear of what was altered elsewhere. note_dirs: the
+    change of the store that names this broker's log folders. Its registration makes it, so that two of one id don't both.
+    noted: called once roles were taken and all logs are open, to say in the folders that a crash from here on is no power
+    cut. prepare: see `Peers`.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class Membership:
         coordinators: Coordinators,
         entities: Entities,
         broker_nodes: BrokerNodes,
+        note_dirs: Callable[[], Awaitable[Operation]],
         noted: Callable[[], Awaitable[None]],
         prepare: Prepare | None,
         now_ms: Callable[[], int],
@@ -114,6 +119,7 @@ class Membership:
         self._home = brokerid.home_of(dirs)
         self._dirs = dirs
         self._executor = executor
+        self._note_dirs = note_dirs
         self._noted = noted
         self.is_noted = clean
         """Whether a controller has dealt with what this broker may have lost, and all that its folders held has been opened."""
@@ -143,7 +149,7 @@ class Membership:
     async def join(self) -> None:
         """Register, and live as a member from then on. Raises IdTakenError, StoreError."""
         store = self._store.present
-        await brokerid.register(store, self._registration, self._address, self._home, self._begin)
+        await brokerid.register(store, self._registration, self._address, self._home, self._begin, self._note_dirs)
         self.is_noted = self._registration.clean
         _log.info("broker %d is registered, broker epoch %d", self._node_id, self._registration.epoch)
         self._replicas.start()
@@ -186,6 +192,8 @@ class Membership:
         """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""
         if not self._abandoned:
             await self._hand_over()
+        self._topics.departures.stop()
+        await self._replicas.isolation.stop()  # A lease that ends by this stop is no news.
         await self._running.stop()
         on_lost(self._registration)
         await self._replicas.fence_all()
@@ -456,6 +464,17 @@ class Membership:
             return int(ErrorCode.NONE), await term.moves.move_away(broker)
         except ConnectionError:
             return int(ErrorCode.NOT_CONTROLLER), []
+
+    @property
+    def refused_reassignment(self) -> str | None:
+        """As the controller: what is said of a wish to move replicas that an old tool has left in the store; None: there is
+        none, or this broker isn't the controller."""
+        term = self._term
+        if term is None or not term.moves.is_reassignment_asked:
+            return None
+        servers, _, chroot = self._store.place.partition("/")
+        node = f"/{chroot}{paths.REASSIGNMENT}" if chroot else paths.REASSIGNMENT
+        return f"{REASSIGNMENT_REFUSED}\nhint: zkCli.sh -server {quoted(servers)} delete {quoted(node)}"
 
     async def on_elect_leaders(
         self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int

@@ -182,10 +182,15 @@ class SessionStore(Store):
             await store.close()
 
 
-async def _make_roots(store: Store, place: str) -> None:
-    """The nodes that hold others, and the first controller epoch. Raises StoreError, also where Apache's brokers are."""
+async def refuse_others(store: Store, place: str) -> None:
+    """Raise StoreError where Apache's brokers are."""
     if await store.exists("/penstock") is None and await store.exists(paths.CLUSTER_ID) is not None:
         raise StoreError(place, "holds the cluster of brokers that aren't Penstock's: give another chroot")
+
+
+async def _make_roots(store: Store, place: str) -> None:
+    """The nodes that hold others, and the first controller epoch. Raises StoreError, also where Apache's brokers are."""
+    await refuse_others(store, place)
     for path, data in (*((root, b"") for root in ROOTS), (paths.CONTROLLER_EPOCH, b"0")):
         if await store.exists(path) is None:
             try:

@@ -18,6 +18,8 @@ from enum import Enum
 from typing import Protocol
 from urllib.parse import quote, unquote
 
+from penstock import hints
+
 ANY_VERSION = -1  # As an expected version: whatever is there.
 MULTI_OPERATIONS, MULTI_BYTES = 400, 512 << 10
 """What a ZooKeeper surely takes in one multi: its servers drop connections that send more than 1 MiB at once."""
@@ -63,14 +65,22 @@ class NotEmptyError(StoreError):
 
 
 class BadValueError(StoreError):
-    """A node holds what no broker can have written; the file itself is sound."""
+    """A node holds what no broker can have written; the file itself is sound. `way_on` says what an operator does then, of a
+    store in a file and of a ZooKeeper."""
 
     def __init__(self, path: str, why: str) -> None:
         self.why = f"`{path}`: {why}"
-        super().__init__(
-            path,
-            f"what the metadata store holds there can't be: {why}. To take the store's backup, move `metadata.db` away and "
-            "start once with `--restore-metadata`",
+        super().__init__(path, f"what the metadata store holds there can't be: {why}")
+
+    def way_on(self, place: str | None) -> str:
+        """place: the servers and the chroot of the ZooKeeper; None: the store is a file of this broker's own."""
+        if place is None:
+            return "hint: to take the store's backup, move `metadata.db` away and start once with `--restore-metadata`"
+        servers, _, chroot = place.partition("/")
+        node = hints.quoted(f"/{chroot.strip('/')}{self.path}" if chroot else self.path)
+        return (
+            f"hint: `zkCli.sh -server {hints.quoted(servers)} get {node}` shows it, and `set {node} TEXT` corrects it; no "
+            "backup of a broker holds it"
         )
 
 
@@ -332,6 +342,7 @@ class paths:
     CONTROLLER_EPOCH = "/controller_epoch"
     DELETE_TOPICS = "/admin/delete_topics"
     PREFERRED_ELECTION = "/admin/preferred_replica_election"
+    REASSIGNMENT = "/admin/reassign_partitions"
     LOG_DIR_EVENTS = "/log_dir_event_notification"
     CLUSTER_ID = "/cluster/id"
     PRODUCER_IDS = "/latest_producer_id_block"

@@ -14,10 +14,14 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import Permissions
 
+from penstock import log
 from penstock.broker.store.base import (
     ANY_VERSION,
     TRIES,
@@ -42,6 +46,10 @@ from penstock.broker.store.zookeeperclient import ONLOOKERS, explained, stat_of
 from penstock.broker.store.zookeepersession import Send, Session
 
 READ_AT_ONCE = 500
+SAY_AFTER_S = 0.8
+"""After so long without an answer somebody who starts a broker hears why."""
+
+_log = log.get(__name__)
 
 
 @dataclass
@@ -78,23 +86,35 @@ class ZooKeeperStore(Store):
         self.lost = self._session.lost
 
     @classmethod
-    async def open(cls, servers: str, *, session_timeout_ms: int = 6000, wait_s: float = 30.0) -> ZooKeeperStore:
-        """A session with the servers `HOST:PORT,HOST:PORT/chroot`. Raises StoreError, also if none answers within wait_s."""
+    async def open(
+        cls, servers: str, *, session_timeout_ms: int = 6000, wait_s: float = 30.0, makes_root: bool = True
+    ) -> ZooKeeperStore:
+        """A session with the servers `HOST:PORT,HOST:PORT/chroot`. makes_root: the chroot is made if it is missing. Raises
+        StoreError, also if none answers within wait_s."""
         store = cls(servers, session_timeout_ms)
         if store._root:
             check_path(store._root)
         store._session.begin()
+        saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, store._say_silent, wait_s)
         try:
             await asyncio.wait_for(store._session.ready.wait(), wait_s)
             store.session = store._session.number
-            await store._make_root()
+            if makes_root:
+                await store._make_root()
         except TimeoutError:
+            why = f": {store._session.failure}" if store._session.failure else ""
             await store.close()
-            raise StoreError(f"ZooKeeper at `{servers}`", f"no server of these has answered in {wait_s:g} s") from None
+            raise StoreError(f"ZooKeeper at `{servers}`", f"no server of these has answered in {wait_s:g} s{why}") from None
         except BaseException:
             await store.close()
             raise
+        finally:
+            saying.cancel()
         return store
+
+    def _say_silent(self, wait_s: float) -> None:
+        why = self._session.failure or "no answer"
+        _log.warning("ZooKeeper at `%s` doesn't answer: %s; it is tried for %g s", self.servers, why, wait_s)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -183,6 +203,21 @@ class ZooKeeperStore(Store):
             with contextlib.suppress(NodeExistsError):
                 await self.create(root, parents=True)
         self._root = root
+
+    async def root_fault(self) -> str:
+        """Why the chroot isn't there and can't be made; "": it is there, or can be made. Raises StoreError."""
+        root, self._root = self._root, ""
+        try:
+            for path in [root, *reversed(parents_of(root)), "/"] if root else []:
+                if await self.exists(path) is None:
+                    continue
+                acls, _ = await self._read(path, partial(_ask_acls, path), None)
+                if path == root or any(one.id.scheme == "world" and one.perms & Permissions.CREATE for one in acls):
+                    return ""
+                return f"ZooKeeper's chroot `{root}` isn't there, and the ACL of `{path}` forbids to make it"
+            return ""
+        finally:
+            self._root = root
 
     async def _look_up(self, operations: Sequence[Operation]) -> _Plan:
         """These operations, with those that make their parents and take their trees."""
@@ -276,6 +311,10 @@ class ZooKeeperSessions(Sessions):
     async def begin(self) -> ZooKeeperStore:
         """See `Sessions.begin`. Raises StoreError, also if no server answers in time."""
         return await ZooKeeperStore.open(self._servers, session_timeout_ms=self._timeout_ms, wait_s=self._wait_s)
+
+
+def _ask_acls(path: str, client: KazooClient, fire: object) -> Any:
+    return client.get_acls_async(path)
 
 
 def _is_stale(operation: Operation | None, error: StoreError) -> bool:

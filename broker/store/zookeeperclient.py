@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo import exceptions
@@ -40,6 +41,7 @@ from penstock.broker.store.base import (
     StoreError,
     parent_of,
 )
+from penstock.errors import os_error_text
 
 EVENTS = {
     EventType.CREATED: Event.CREATED,
@@ -81,6 +83,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.callback_queue = self.completion_queue = _Hand(loop)
         self.over = False
         """Set by kazoo's thread with the session's end, before it could begin another one."""
+        self.failure = ""
+        """Why the last attempt to reach a server failed, since one was reached."""
 
     def start(self) -> None:
         """Not called back by threads."""
@@ -93,7 +97,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         if self.over:
             raise OSError("the session is over")
         options["timeout"] /= 3  # A server that is silent must not take the session's time from the others.
-        return super().create_connection(*arguments, **options)
+        try:
+            made = super().create_connection(*arguments, **options)
+        except Exception as error:
+            self.failure = os_error_text(error) if isinstance(error, OSError) else str(error)
+            raise
+        self.failure = "it takes connections, and answers nothing"
+        return made
+
+
+def _note(handler: Handler, record: logging.LogRecord) -> bool:
+    """Whether a record of kazoo's is one for the log. Names that don't resolve stand in its warnings alone."""
+    if record.levelno < logging.ERROR and str(record.msg).startswith("Cannot resolve"):
+        handler.failure = record.getMessage()
+    return record.levelno >= logging.ERROR
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
@@ -112,8 +129,9 @@ class Client(KazooClient):  # type: ignore[misc]
     def __init__(self, hosts: str, timeout_s: float, handler: Handler) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
         # kazoo logs each request and its bytes as DEBUG, credentials too, and each attempt to connect as WARNING.
-        logger = logging.Logger("kazoo", logging.ERROR)
+        logger = logging.Logger("kazoo", logging.WARNING)
         logger.parent = _log.logger
+        logger.addFilter(partial(_note, handler))
         super().__init__(hosts, timeout_s, handler=handler, connection_retry=retry, read_only=False, logger=logger)
         self.granted_ms = 0
         self._connection = _Connection(self, self._conn_retry.copy(), logger=logger)

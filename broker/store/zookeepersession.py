@@ -108,6 +108,11 @@ class Session:
         self._client.start_async()
 
     @property
+    def failure(self) -> str:
+        """Why no server has been reached yet; "": nobody knows."""
+        return self._handler.failure
+
+    @property
     def granted_ms(self) -> int:
         """For how long the servers keep the session without hearing from it."""
         return int(self._client.granted_ms)

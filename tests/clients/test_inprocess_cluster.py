@@ -6,12 +6,15 @@ import gc
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Broker, Cluster
+from penstock.errors import KafkaError
+from penstock.pipeline.clients.producer import Producer as OurProducer
 from support.patience import until
 
 SESSION_MS = 2000
@@ -72,6 +75,31 @@ def test_new_topics_have_three_replicas_and_clients_use_them(penstock_cluster: C
     assert produce(penstock_cluster, "orders", values(0, 50)) == list(range(50))
     until_in_sync(penstock_cluster, "orders", {1, 2, 3})
     assert consume(penstock_cluster, "orders", 50) == values(0, 50)
+
+
+def test_a_topic_or_broker_that_is_not_there_is_named(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "orders")
+    with pytest.raises(LookupError, match="no topic `ordres`; did you mean `orders`"):
+        penstock_cluster.leader("ordres", 0)
+    with pytest.raises(LookupError, match="topic `orders` has no partition 1: it has 1"):
+        penstock_cluster.isr("orders", 1)
+    for work in (penstock_cluster.cut_store, penstock_cluster.kill, penstock_cluster.pause, penstock_cluster.expire):
+        with pytest.raises(LookupError, match="no broker 4: its brokers are 1, 2, 3"):
+            work(4)
+    with pytest.raises(LookupError, match="no broker 0"):
+        penstock_cluster.cut(1, 0)
+
+
+def test_a_batch_without_a_producer_id_fails_in_its_time(penstock_cluster: Cluster) -> None:
+    create(penstock_cluster, "late")
+    for number in penstock_cluster.brokers:
+        penstock_cluster.cut_store(number)
+    given: dict[str, Any] = {"delivery.timeout.ms": 2000, "request.timeout.ms": 30_000, "linger.ms": 0}
+    with OurProducer(penstock_cluster.bootstrap, **given) as producer:
+        delivery = producer.send("late", value=b"x")
+        with pytest.raises(KafkaError, match="producer id"):
+            delivery.result(60)
+        producer.close(0)
 
 
 def test_what_was_acknowledged_outlives_the_leader(penstock_cluster: Cluster) -> None:

@@ -65,7 +65,7 @@ def test_a_start_under_an_id_that_is_taken_parts_no_broker_from_its_folders(pair
     assert "unclean election" not in pair.log_text()
 
 
-def test_a_start_with_another_folder_says_what_becomes_of_its_replicas(pair: ClusterProcesses, tmp_path: Path) -> None:
+def test_a_start_with_another_folder_needs_the_word_that_the_first_is_lost(pair: ClusterProcesses, tmp_path: Path) -> None:
     pair.create("t", 1, 2)
     pair.until_led("t", by={1, 2}, isr={1, 2})
     writer = write(pair, "t")
@@ -73,8 +73,10 @@ def test_a_start_with_another_folder_says_what_becomes_of_its_replicas(pair: Clu
     right = broker.data
     assert broker.stop() == 0
     broker.data = tmp_path / "typo"
+    with pytest.raises(AssertionError, match="has no log: is the path, or"):
+        broker.start()
+    broker.arguments += ["--forget-log-dir", str(right)]
     broker.start()
-    until_said(pair, 2, f"log_dir={right} isn't in `log.dirs` any more: what lay in it is copied from other brokers")
     pair.until_led("t", by={1}, isr={1, 2})
     check(pair, "t", writer)
 

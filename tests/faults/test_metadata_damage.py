@@ -342,7 +342,7 @@ def test_a_value_that_cannot_be_is_one_sentence(stopped: Left, tmp_path: Path, p
     said = refused("--data", str(data), "--set", "penstock.ballast.bytes=0")
     assert said.returncode == 1 and said.stdout == ""
     sentence = complaint(said.stderr)
-    assert path in sentence and "start once with `--restore-metadata`" in sentence
+    assert path in sentence and "start once with `--restore-metadata`" in said.stderr
     assert (folders(data), contents(data)) == before, "a start that was refused has changed something"
 
 
