@@ -19,6 +19,7 @@ truncation        whether a log still has what was read of it
 
 fetcher           raw batches out of a cluster
 sender            batches to partition leaders, in order, sent again as the same bytes
+produceframe      Produce requests as bytes, and what answers say of each partition
 transaction       raw batches in, exactly once
 background        an asyncio loop in a thread, and what the synchronous clients on it share
 

@@ -175,8 +175,9 @@ class Accumulator:
 
     # The loop takes
 
-    def next(self, tp: TopicPartition) -> Batch | float:
-        """A partition's next batch. Without one: the seconds until it may have one, infinity if records have to come first."""
+    def next(self, tp: TopicPartition, ripe: bool = False) -> Batch | float:
+        """A partition's next batch, be it the open one if that is `ripe`. Without one: the seconds until it may have one,
+        infinity if records have to come first."""
         with self._lock:
             line = self._lines[tp]
             if line.closed:
@@ -185,7 +186,7 @@ class Accumulator:
             if batch is None:
                 return math.inf
             left_s = batch.ripe_at - time.monotonic()
-            if left_s > 0:
+            if left_s > 0 and not ripe:
                 return left_s
             line.open = None
             return batch

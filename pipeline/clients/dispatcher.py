@@ -39,7 +39,6 @@ class _Flow:
     refused: list[Batch] = field(default_factory=list)
     identity: tuple[int, int] | None = None
     sequence: int = 0
-    timer: asyncio.TimerHandle | None = None
 
 
 class Dispatcher:
@@ -55,13 +54,15 @@ class Dispatcher:
         self._transaction = transaction
         self._sender = Sender(client, acks=acks, idempotent=self._idempotent)
         self._flows: dict[TopicPartition, _Flow] = {}
+        self._lingering: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._identity: tuple[int, int] | None = None if self._idempotent else (-1, -1)
         self._identifying: asyncio.Task[None] | None = None
         self._closed = False
         self._log = log.get(__name__, client_id=config["client.id"])
 
-    def pump(self, tp: TopicPartition) -> None:
-        """Hand batches of a partition to the sender while there is room; set a timer for one that lingers."""
+    def pump(self, tp: TopicPartition, ripe: bool = False) -> None:
+        """Hand batches of a partition to the sender while there is room, a `ripe` one as it is; set a timer for one that
+        lingers."""
         flow = self._flows.get(tp)
         if flow is None:
             flow = self._flows[tp] = _Flow()
@@ -69,13 +70,14 @@ class Dispatcher:
             identity = self._ready_identity(flow)
             if identity is None:
                 return
-            batch = self._accumulator.next(tp)
+            batch = self._accumulator.next(tp, ripe)
             if not isinstance(batch, Batch):
                 if batch < math.inf:
-                    if flow.timer is not None:
-                        flow.timer.cancel()
-                    flow.timer = asyncio.get_running_loop().call_later(batch, self.pump, tp)
+                    self._stop_timer(tp)
+                    self._lingering[tp] = asyncio.get_running_loop().call_later(batch, self._ripen, tp)
                 return
+            self._stop_timer(tp)
+            ripe = False  # the next one has not lingered
             flow.in_flight += 1
             try:
                 future = self._submit(flow, batch, identity)
@@ -85,6 +87,23 @@ class Dispatcher:
                 self._accumulator.finish(batch, None, unsent)
                 continue
             future.add_done_callback(partial(self._answered, flow, batch))
+
+    def _ripen(self, tp: TopicPartition) -> None:
+        """A batch has lingered for its time. Those that linger for the same leader go along, as in Kafka's client: one
+        request takes them all."""
+        leader = self._leader(tp)
+        for other in [other for other in self._lingering if other == tp or self._leader(other) == leader]:
+            self._stop_timer(other)
+            self.pump(other, ripe=True)
+
+    def _stop_timer(self, tp: TopicPartition) -> None:
+        timer = self._lingering.pop(tp, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _leader(self, tp: TopicPartition) -> int:
+        info = self._client.partition_info(*tp)
+        return -1 if info is None else info.leader
 
     def _submit(self, flow: _Flow, batch: Batch, identity: tuple[int, int]) -> asyncio.Future[Produced]:
         count = batch.builder.count
@@ -176,6 +195,8 @@ class Dispatcher:
 
     def discard(self, error: KafkaError) -> None:
         """Fail every batch that was not handed to the sender."""
+        for tp in list(self._lingering):
+            self._stop_timer(tp)
         for flow in self._flows.values():
             for batch in flow.refused:
                 self._accumulator.finish(batch, None, error)

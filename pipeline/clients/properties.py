@@ -37,7 +37,12 @@ COMMON = [
     Property("receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_RCVBUF; -1 leaves it to the system."),
     Property("connections.max.idle.ms", parse_int(-1, LONG_MAX), 540_000, "Idle connections are closed; -1 never."),
     Property("delivery.timeout.ms", parse_int(1, INT_MAX), 120_000, "How long a batch or a transaction step is retried."),
-    Property("max.in.flight.requests.per.connection", parse_int(1, 5), 5, "Batches in flight per partition."),
+    Property(
+        "max.in.flight.requests.per.connection",
+        parse_int(1, 5),
+        5,
+        "Batches in flight per partition, requests that are not full per leader.",
+    ),
     Property("penstock.max.response.bytes", parse_int(1024, INT_MAX), 256 << 20, "A longer answer closes its connection."),
 ]
 
@@ -78,7 +83,12 @@ PRODUCER = _table(
     Property("compression.zstd.level", parse_int(-131_072, 22), -1, "Level of zstd; -1 is ours (3)."),
     Property("buffer.memory", parse_int(1024, LONG_MAX), 32 << 20, "Bytes of records that wait; send blocks above it."),
     Property("max.block.ms", parse_int(0, LONG_MAX), 60_000, "How long send, flush of buffers and begin may block."),
-    Property("max.request.size", parse_int(1024, INT_MAX), 1 << 20, "Largest record, bytes; larger ones raise."),
+    Property(
+        "max.request.size",
+        parse_int(1024, INT_MAX),
+        1 << 20,
+        "Largest record, larger ones raise; most bytes of a request's batches.",
+    ),
     Property("enable.idempotence", parse_bool, True, "Whether brokers tell retries from new batches."),
     Property(
         "retries", parse_int(0, INT_MAX), 2_147_483_647, "How often a batch is sent again; `delivery.timeout.ms` ends it, too."

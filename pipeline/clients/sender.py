@@ -1,5 +1,8 @@
 """Batches to partition leaders: in order for each partition, several in flight, sent again as the same bytes.
 
+A request to a leader takes the next batch of each partition that has one, up to `max.request.size`. While
+`max.in.flight` requests to that leader have no answer, batches wait for company: only a full request goes then.
+
 How order survives a failure: batches of a partition stand in a line. Up to `max.in.flight` of them are under
 way. When one fails in a way that another try may cure, nothing more is sent for that partition until all that
 is under way has been answered; then the line begins again at its first unanswered batch. An idempotent broker
@@ -11,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,18 +26,21 @@ from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.connection import Connection, Piece
 from penstock.pipeline.clients.metadata import NO_TOPIC_ID
-from penstock.pyx.wire.message import CompactWriter, Writer
-from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+from penstock.pipeline.clients.produceframe import (
+    LOWEST_VERSION,
+    PRODUCE_KEY,
+    TOPIC_IDS_FROM,
+    TRANSACTIONS_V2_FROM,
+    Answers,
+    answers_of,
+    produce_frame,
+)
+from penstock.pyx.wire.messages import ProduceRequest
 
-PRODUCE_KEY = 0
-LOWEST_VERSION = 3  # the first with batches of magic 2
-FLEXIBLE_FROM = 9
-TOPIC_IDS_FROM = 13
-TRANSACTIONS_V2_FROM = 12  # the broker adds partitions to transactions by itself (KIP-890)
 CONCURRENT_PAUSE_S = 0.02  # markers of the transaction before are written within milliseconds
 PRODUCER_AT, PRODUCER_BYTES = 43, 10  # producer id and epoch in a batch's header
 ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
-_HEAD = struct.Struct(">hhi")
+REQUEST_BYTES = 1 << 20  # batches of one request where no `max.request.size` says it
 
 
 class Produced(NamedTuple):
@@ -49,6 +54,7 @@ class Produced(NamedTuple):
 @dataclass(eq=False, slots=True)
 class _Entry:
     pieces: list[memoryview]
+    size_bytes: int
     deadline: float
     future: asyncio.Future[Produced]
     producer: bytes = b""  # producer id and epoch as the header has them
@@ -59,9 +65,39 @@ class _Entry:
 
 
 @dataclass(eq=False, slots=True)
+class _Leader:
+    """A connection to a broker, and the lines that its next requests take batches of."""
+
+    connection: Connection
+    lines: dict[_Line, None] = field(default_factory=dict)
+    requests: int = 0  # that have no answer yet
+    flushing: bool = False  # the loop is about to look at the lines
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """One batch of each of several partitions."""
+
+    version: int = 0
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    entries: list[tuple[_Line, _Entry]] = field(default_factory=list)
+    size_bytes: int = 0
+    full: bool = False  # another batch would not fit
+
+    def batches(self) -> dict[str, list[tuple[int, list[memoryview]]]]:
+        """What `produce_frame` takes."""
+        found: dict[str, list[tuple[int, list[memoryview]]]] = {}
+        for line, entry in self.entries:
+            topic, partition = line.tp
+            found.setdefault(topic, []).append((partition, entry.pieces))
+        return found
+
+
+@dataclass(eq=False, slots=True)
 class _Line:
     tp: TopicPartition
     backoff: Backoff
+    leader: _Leader | None = None  # where its batches go, or last went
     entries: deque[_Entry] = field(default_factory=deque)
     sent: int = 0  # how many of the entries, from the first, are under way or answered
     outstanding: int = 0
@@ -70,41 +106,6 @@ class _Line:
     trouble: KafkaError | None = None
     broken: KafkaError | None = None  # a sequence number that will never be stored: all behind it must fail
     recovery: asyncio.Task[None] | None = None
-
-
-def produce_frame(
-    version: int,
-    correlation_id: int,
-    client_id: str,
-    *,
-    transactional_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    topic: str,
-    topic_id: bytes,
-    partition: int,
-    pieces: Sequence[memoryview],
-) -> list[Piece]:
-    """A Produce request of one batch as pieces (without the size), so that the batch itself is not copied.
-
-    The same bytes as ProduceRequest's own encoding; written by hand because that one would join them.
-    """
-    flexible = version >= FLEXIBLE_FROM
-    head = Writer(_HEAD.pack(PRODUCE_KEY, version, correlation_id))
-    head.string(client_id)
-    head = CompactWriter(head) if flexible else head
-    head.tags()  # of the header
-    head.nullable_string(transactional_id)
-    head += struct.pack(">hi", acks, timeout_ms)
-    head.array_length(1)
-    if version >= TOPIC_IDS_FROM:
-        head += topic_id
-    else:
-        head.string(topic)
-    head.array_length(1)
-    head += struct.pack(">i", partition)
-    head.bytes_length(sum(piece.nbytes for piece in pieces))
-    return [head, *pieces, *([b"\x00\x00\x00"] if flexible else [])]  # no tags of partition, topic, request
 
 
 class Sender:
@@ -138,7 +139,9 @@ class Sender:
         self._request_timeout_ms: int = config["request.timeout.ms"]
         self._delivery_timeout_ms: int = config["delivery.timeout.ms"]
         self._retries: float = config.get("retries", math.inf)
+        self._request_bytes: int = config.get("max.request.size", REQUEST_BYTES)
         self._lines: dict[TopicPartition, _Line] = {}
+        self._leaders: dict[Connection, _Leader] = {}
         self._log = log.get(__name__, client_id=config["client.id"])
 
     def submit(self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None) -> asyncio.Future[Produced]:
@@ -157,7 +160,7 @@ class Sender:
             deadline = loop.time() + self._delivery_timeout_ms / 1000
         views = [memoryview(piece) for piece in pieces]
         producer = bytes(views[0][PRODUCER_AT : PRODUCER_AT + PRODUCER_BYTES])
-        entry = _Entry(views, deadline, loop.create_future(), producer)
+        entry = _Entry(views, sum(view.nbytes for view in views), deadline, loop.create_future(), producer)
         line.entries.append(entry)
         self._fill(line)
         return entry.future
@@ -204,14 +207,31 @@ class Sender:
         for line in self._lines.values():
             self._fail_all(line, error)
         self._lines.clear()
+        for leader in self._leaders.values():
+            leader.lines.clear()
+        self._leaders.clear()
 
     # A line at work
 
-    def _fill(self, line: _Line) -> None:
-        """Send what may be sent now; when that takes waiting first, a recovery does."""
+    def _next(self, line: _Line) -> _Entry | None:
+        """The batch that a line may send now."""
         if line.recovery is not None or line.trouble is not None or line.broken is not None:
-            return
-        if line.sent == len(line.entries):
+            return None
+        # Counted from the first unanswered batch: a broker tells repeats of the last five batches only.
+        while line.sent < min(len(line.entries), self._max_in_flight):
+            entry = line.entries[line.sent]
+            # A partition takes any first sequence from a producer that it does not know. Until it has stored a batch,
+            # none may follow: if the first were refused (a leader that moves), the second would take its place.
+            if self._idempotent and line.outstanding and entry.producer != line.proven:
+                return None
+            if not entry.done:
+                return entry
+            line.sent += 1
+        return None
+
+    def _fill(self, line: _Line) -> None:
+        """Let the next request to its leader take what may be sent now; when that takes waiting first, a recovery does."""
+        if self._next(line) is None:
             return
         topic, partition = line.tp
         info = self._client.partition_info(topic, partition)
@@ -223,86 +243,152 @@ class Sender:
             if not line.outstanding:  # else the answers of what is under way call this again
                 line.recovery = asyncio.create_task(self._recover(line))
             return
-        # Counted from the first unanswered batch: a broker tells repeats of the last five batches only.
-        while line.sent < min(len(line.entries), self._max_in_flight):
-            entry = line.entries[line.sent]
-            # A partition takes any first sequence from a producer that it does not know. Until it has stored a batch,
-            # none may follow: if the first were refused (a leader that moves), the second would take its place.
-            if self._idempotent and line.outstanding and entry.producer != line.proven:
+        leader = self._leader(connection)
+        if line.leader is not None and line.leader is not leader:
+            if line.outstanding:  # on another connection, where their answers come first; they call this again
                 return
-            line.sent += 1
-            if not entry.done:
-                self._send(line, entry, connection)
+            line.leader.lines.pop(line, None)
+        line.leader = leader
+        leader.lines[line] = None
+        self._flush_soon(leader)
 
-    def _send(self, line: _Line, entry: _Entry, connection: Connection) -> None:
-        topic, partition = line.tp
+    def _leader(self, connection: Connection) -> _Leader:
+        leader = self._leaders.get(connection)
+        if leader is None:
+            for former in [one for one in self._leaders if one.closed]:
+                del self._leaders[former]
+            leader = self._leaders[connection] = _Leader(connection)
+        return leader
+
+    def _flush_soon(self, leader: _Leader) -> None:
+        """Batches that come in the same pass of the loop go along."""
+        if not leader.flushing:
+            leader.flushing = True
+            asyncio.get_running_loop().call_soon(self._flush, leader)
+
+    def _flush(self, leader: _Leader) -> None:
+        """Send requests, as many as may be under way."""
+        leader.flushing = False
+        while leader.lines and not leader.connection.closed:
+            request = self._gather(leader)
+            if not request.entries or (not request.full and leader.requests >= self._max_in_flight):
+                return
+            self._send(leader, request)
+        if leader.connection.closed:
+            lines, leader.lines = leader.lines, {}
+            for line in lines:
+                self._fill(line)
+
+    def _gather(self, leader: _Leader) -> _Request:
+        """What the next request would take: one batch a line, in the order in which the lines came."""
+        request = _Request()
+        for line in list(leader.lines):
+            entry = self._next(line)
+            if entry is None:
+                del leader.lines[line]
+                continue
+            topic = line.tp[0]
+            try:
+                version, topic_id = self._way(topic, leader.connection)
+            except KafkaError as error:
+                self._begin(line, entry)
+                self._finish_attempt(line, entry, error, None)
+                continue
+            if request.entries and version != request.version:
+                continue  # the next request is of its version
+            if request.entries and request.size_bytes + entry.size_bytes > self._request_bytes:
+                request.full = True
+                break
+            request.version = version
+            request.topic_ids[topic] = topic_id
+            request.entries.append((line, entry))
+            request.size_bytes += entry.size_bytes
+            request.full = request.size_bytes >= self._request_bytes
+        return request
+
+    def _way(self, topic: str, connection: Connection) -> tuple[int, bytes]:
+        """The version of Produce in which a topic's batches go to a broker, and the topic's id. Raises KafkaError."""
         known = self._client.topic_id(topic) or NO_TOPIC_ID
         topic_id = self._pins.get(topic, known)
+        if known not in (topic_id, NO_TOPIC_ID):
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was recreated")
         highest = ProduceRequest.MAX_VERSION if topic_id != NO_TOPIC_ID else TOPIC_IDS_FROM - 1
         lowest = LOWEST_VERSION
         if self.adds_partitions:
             lowest = TRANSACTIONS_V2_FROM
         elif self._transactional_id is not None:
             highest = min(highest, TRANSACTIONS_V2_FROM - 1)
+        return connection.version(PRODUCE_KEY, lowest, highest), topic_id
+
+    def _begin(self, line: _Line, entry: _Entry) -> None:
+        line.sent += 1
         line.outstanding += 1
         entry.tried = True
-        try:
-            if known not in (topic_id, NO_TOPIC_ID):
-                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was recreated")
-            version = connection.version(PRODUCE_KEY, lowest, highest)
-        except KafkaError as error:
-            self._finish_attempt(line, entry, error, None)
-            return
-        if version < TOPIC_IDS_FROM and topic in self._pins:
-            self.sent_by_name.add(topic)
+
+    def _send(self, leader: _Leader, request: _Request) -> None:
+        for line, entry in request.entries:
+            self._begin(line, entry)
+            del leader.lines[line]
+            if self._next(line) is not None:
+                leader.lines[line] = None  # behind those that this request had no room for
+        if request.version < TOPIC_IDS_FROM:
+            self.sent_by_name.update(self._pins.keys() & request.topic_ids.keys())
+        leader.requests += 1
+        connection = leader.connection
 
         def encode(correlation_id: int) -> list[Piece]:
             return produce_frame(
-                version,
+                request.version,
                 correlation_id,
                 connection.client_id,
                 transactional_id=self._transactional_id,
                 acks=self._acks,
                 timeout_ms=self._request_timeout_ms,
-                topic=topic,
-                topic_id=topic_id,
-                partition=partition,
-                pieces=entry.pieces,
+                batches=request.batches(),
+                topic_ids=request.topic_ids,
             )
 
         future = connection.request(encode, self._request_timeout_ms + ANSWER_SLACK_MS, self._acks != 0)
-        future.add_done_callback(partial(self._answered, line, entry, connection, version))
+        future.add_done_callback(partial(self._answered, leader, request))
 
-    def _answered(
-        self,
-        line: _Line,
-        entry: _Entry,
-        connection: Connection,
-        version: int,
-        answer: asyncio.Future[memoryview],
-    ) -> None:
+    def _answered(self, leader: _Leader, request: _Request, answer: asyncio.Future[memoryview]) -> None:
+        leader.requests -= 1
         if answer.cancelled():
             return
-        error: KafkaError | None = None
-        produced: Produced | None = None
+        connection, version = leader.connection, request.version
+        lost: KafkaError | None = None
+        answers: Answers = {}
         try:
             frame = answer.result()
-            if self._acks == 0:
-                produced = Produced(-1)
+            if self._acks != 0:
+                answers = answers_of(self._client.decode(connection, PRODUCE_KEY, version, frame), version)
+        except KafkaError as error:
+            lost = error
+        for line, entry in request.entries:
+            if lost is None and self._acks != 0:
+                self._take_answer(line, entry, request, answers, connection)
             else:
-                response: ProduceResponse = self._client.decode(connection, PRODUCE_KEY, version, frame)
-                part = response.responses[0].partition_responses[0]
-                produced = Produced(part.base_offset, part.log_append_time_ms, part.log_start_offset)
-                if part.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                    produced = Produced(-1)  # stored before, so long ago that the broker forgot where
-                elif part.error_code:
-                    more = f": {part.error_message}" if part.error_message else ""
-                    error = KafkaError(part.error_code, f"produce to `{line.tp[0]}` partition {line.tp[1]}{more}")
-        except KafkaError as raised:
-            error = raised
-        except IndexError:
-            connection.close("a produce answer without the partition")
-            error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"`{connection.name}` answered for no partition")
+                self._finish_attempt(line, entry, lost, None if lost is not None else Produced(-1))
+        if leader.lines:
+            self._flush_soon(leader)
+
+    def _take_answer(self, line: _Line, entry: _Entry, request: _Request, answers: Answers, connection: Connection) -> None:
+        """What the broker says of one batch of a request."""
+        topic, partition = line.tp
+        part = answers.get((request.topic_ids[topic] if request.version >= TOPIC_IDS_FROM else topic, partition))
+        error: KafkaError | None = None
+        produced: Produced | None = None
+        if part is None:
+            connection.close("a produce answer without one of its partitions")
+            text = f"`{connection.name}` answered without `{topic}` partition {partition}"
+            error = KafkaError(ErrorCode.NETWORK_EXCEPTION, text)
+        elif part.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            produced = Produced(-1)  # stored before, so long ago that the broker forgot where
+        elif part.error_code:
+            more = f": {part.error_message}" if part.error_message else ""
+            error = KafkaError(part.error_code, f"produce to `{topic}` partition {partition}{more}")
+        else:
+            produced = Produced(part.base_offset, part.log_append_time_ms, part.log_start_offset)
         self._finish_attempt(line, entry, error, produced)
 
     def _finish_attempt(self, line: _Line, entry: _Entry, error: KafkaError | None, produced: Produced | None) -> None:

@@ -46,9 +46,14 @@ class Flaky:
     last: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
     producers: int = 100
     versions: set[int] = field(default_factory=set)
+    requests: list[list[int]] = field(default_factory=list)  # the partitions of each produce request
+    sizes: list[int] = field(default_factory=list)  # and the bytes of its batches
+    identities: set[str | None] = field(default_factory=set)  # transactional ids
+    answering: asyncio.Event = field(default_factory=asyncio.Event)  # while it isn't set, produce requests wait
     server: asyncio.Server | None = None
 
     async def start(self) -> Flaky:
+        self.answering.set()
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", self.port)
         self.port = self.server.sockets[0].getsockname()[1]
         return self
@@ -63,6 +68,8 @@ class Flaky:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 header, request = decode_request(await reader.readexactly(size))
+                if isinstance(request, messages.ProduceRequest):
+                    await self.answering.wait()
                 response = self.answer(header.api_version, request)
                 if response is None:
                     return
@@ -107,32 +114,34 @@ class Flaky:
         )
 
     def produce(self, request: messages.ProduceRequest) -> messages.ProduceResponse | None:
+        """Each batch meets a fault of its own; one that breaks the connection does so for the whole request."""
         (topic,) = request.topic_data
-        (part,) = topic.partition_data
-        assert part.records is not None
-        fault = self.fault()
-        if fault == "drop":
+        numbers = [part.index for part in topic.partition_data]
+        assert len(set(numbers)) == len(numbers), "two batches of one partition"
+        self.requests.append(numbers)
+        self.sizes.append(sum(len(part.records or b"") for part in topic.partition_data))
+        self.identities.add(request.transactional_id)
+        kinds = [self.fault() for _ in topic.partition_data]
+        if "drop" in kinds:
             return None
-        error, offset = int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1
-        if fault != "not_leader":
-            batch = RawBatch(bytes(part.records))
-            batch.check(client=True)
-            error, offset = self.append(part.index, batch)
-        if fault == "lose_answer":
-            return None
-        if fault == "error_after" and not error:
-            error = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         response = messages.ProduceResponse
+        answers = []
+        for part, fault in zip(topic.partition_data, kinds, strict=True):
+            assert part.records is not None
+            error, offset = int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1
+            if fault != "not_leader":
+                batch = RawBatch(bytes(part.records))
+                batch.check(client=True)
+                error, offset = self.append(part.index, batch)
+            if fault == "error_after" and not error:
+                error = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            answer = response.PartitionProduceResponse
+            if fault != "leave_out":
+                answers.append(answer(index=part.index, error_code=error, base_offset=offset))
+        if "lose_answer" in kinds:
+            return None
         return response(
-            responses=[
-                response.TopicProduceResponse(
-                    name="t",
-                    topic_id=topic.topic_id,
-                    partition_responses=[
-                        response.PartitionProduceResponse(index=part.index, error_code=error, base_offset=offset)
-                    ],
-                )
-            ]
+            responses=[response.TopicProduceResponse(name="t", topic_id=topic.topic_id, partition_responses=answers)]
         )
 
     def append(self, partition: int, batch: RawBatch) -> tuple[int, int]:
@@ -162,7 +171,7 @@ class Flaky:
 
 def faults(seed: int, share: float) -> Fault:
     dice = random.Random(seed)
-    kinds = ["drop", "lose_answer", "not_leader", "error_after"]
+    kinds = ["drop", "lose_answer", "not_leader", "error_after", "leave_out"]
     return lambda: dice.choice(kinds) if dice.random() < share else ""
 
 
@@ -200,18 +209,18 @@ def test_a_batch_is_sent_again_as_often_as_retries_say(retries: int) -> None:
     assert asyncio.run(run()) == retries + 1
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "partitions"), [(seed, 2 if seed % 2 else 7) for seed in range(12)])
+def test_each_batch_is_stored_once_and_in_order(seed: int, partitions: int) -> None:
     async def run() -> None:
-        broker = await Flaky(faults(seed, 0.3)).start()
+        broker = await Flaky(faults(seed, 0.3 / partitions), partitions).start()
         async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
             sender = Sender(client)
             dice = random.Random(seed)
-            sequences = [0, 0]
-            expected: list[list[bytes]] = [[], []]
+            sequences = [0] * partitions
+            expected: list[list[bytes]] = [[] for _ in range(partitions)]
             futures: list[asyncio.Future[Produced]] = []
             for i in range(150):
-                p, count = dice.randrange(2), dice.randrange(1, 4)
+                p, count = dice.randrange(partitions), dice.randrange(1, 4)
                 futures.append(sender.submit(("t", p), [batch(b"%d" % i, sequences[p], count)]))
                 sequences[p] += count
                 expected[p] += [b"%d.%d" % (i, j) for j in range(count)]
@@ -219,7 +228,7 @@ def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
                     await asyncio.sleep(0)
             async with asyncio.timeout(60):
                 await asyncio.gather(*futures)
-            assert [broker.values(0), broker.values(1)] == expected
+            assert [broker.values(p) for p in range(partitions)] == expected
             assert broker.versions == {13}
         await broker.stop()
 
@@ -260,6 +269,83 @@ def test_delivery_ends_in_an_error_when_no_broker_comes_back() -> None:
     asyncio.run(run())
 
 
+PARTITIONS = 100
+
+
+async def send_to_all(sender: Sender, sequence: int, partitions: int = PARTITIONS) -> None:
+    await asyncio.gather(*(sender.submit(("t", p), [batch(b"%d" % sequence, sequence)]) for p in range(partitions)))
+
+
+@pytest.mark.parametrize("transactional_id", [None, "one"])
+def test_batches_of_many_partitions_go_in_one_request(transactional_id: str | None) -> None:
+    async def gate(tp: object) -> None:
+        await asyncio.sleep(0)
+
+    async def run() -> None:
+        broker = await Flaky(partitions=PARTITIONS).start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
+            sender = Sender(client, transactional_id=transactional_id, gate=None if transactional_id is None else gate)
+            await send_to_all(sender, 0)  # the leader is found, and each partition has stored a batch of the producer
+            broker.requests.clear()
+            await send_to_all(sender, 1)
+            assert [sorted(numbers) for numbers in broker.requests] == [list(range(PARTITIONS))]
+            assert broker.identities == {transactional_id}
+            assert [broker.values(p) for p in range(PARTITIONS)] == [[b"0.0", b"1.0"]] * PARTITIONS
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_batches_wait_for_company_while_enough_requests_have_no_answer() -> None:
+    async def run() -> None:
+        broker = await Flaky(partitions=20).start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
+            sender = Sender(client)
+            await send_to_all(sender, 0, 20)
+            broker.requests.clear()
+            broker.answering.clear()
+            futures = []
+            for p in range(20):
+                futures.append(sender.submit(("t", p), [batch(b"x", 1)]))
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            broker.answering.set()
+            await asyncio.gather(*futures)
+            assert broker.requests == [[0], [1], [2], [3], [4], list(range(5, 20))]
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_each_partition_of_an_answer_has_an_outcome_of_its_own() -> None:
+    """Refused, too large, to be tried again, left out of the answer: none of that touches the other partitions."""
+    script: list[str] = []
+    refused = {b"bad": ErrorCode.INVALID_RECORD, b"large": ErrorCode.MESSAGE_TOO_LARGE}
+
+    def refuse(raw: RawBatch) -> int:
+        return next((int(code) for word, code in refused.items() if word in bytes(raw)), 0)
+
+    async def run() -> None:
+        broker = await Flaky(lambda: script.pop(0) if script else "", partitions=6, refuse=refuse).start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
+            sender = Sender(client)
+            await send_to_all(sender, 0, 6)
+            broker.requests.clear()
+            script[:] = ["", "", "not_leader", "", "leave_out", "error_after"]
+            sent = [b"a", b"bad", b"c", b"large", b"e", b"f"]
+            futures = [sender.submit(("t", p), [batch(value, 1)]) for p, value in enumerate(sent)]
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            codes = [result.code if isinstance(result, KafkaError) else 0 for result in results]
+            assert codes == [0, ErrorCode.INVALID_RECORD, 0, ErrorCode.MESSAGE_TOO_LARGE, 0, 0]
+            assert broker.requests[0] == [0, 1, 2, 3, 4, 5]
+            assert sorted(p for numbers in broker.requests[1:] for p in numbers) == [2, 4, 5]
+            stored = [[b"0.0", value + b".0"] if value not in refused else [b"0.0"] for value in sent]
+            assert [broker.values(p) for p in range(6)] == stored
+        await broker.stop()
+
+    asyncio.run(run())
+
+
 class InThread:
     """A flaky broker on a loop of its own, for the synchronous producer."""
 
@@ -287,6 +373,34 @@ def test_producer_keeps_order_and_count_through_faults(seed: int) -> None:
         assert [d.result().offset for d in sent] == [i // 2 for i in range(600)]
         for p in range(2):
             assert broker.values(p) == [b"%d" % i for i in range(p, 600, 2)]
+
+
+def test_batches_that_linger_for_one_leader_go_together() -> None:
+    with (
+        InThread(Flaky(partitions=PARTITIONS)) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, linger_ms=500) as producer,
+    ):
+        for turn in range(2):
+            broker.requests.clear()
+            sent = [producer.send("t", None, b"v", partition=p) for p in range(PARTITIONS)]
+            assert [delivery.result(60).offset for delivery in sent] == [turn] * PARTITIONS
+        assert sum(map(len, broker.requests)) == PARTITIONS
+        assert len(broker.requests) <= PARTITIONS // 4
+
+
+def test_a_request_is_not_larger_than_asked_for_unless_one_batch_is() -> None:
+    with (
+        InThread(Flaky(partitions=PARTITIONS)) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, max_request_size=1024, batch_size=4096) as producer,
+    ):
+        for p in range(PARTITIONS):
+            for size in (100,) if p else (900, 900):
+                producer.send("t", None, b"x" * size, partition=p)
+        producer.flush(60)
+        assert any(len(numbers) > 1 for numbers in broker.requests)
+        assert all(size <= 1024 or numbers == [0] for size, numbers in zip(broker.sizes, broker.requests, strict=True))
+        assert max(broker.sizes) > 1024
+        assert sum(map(len, broker.requests)) == PARTITIONS
 
 
 @pytest.mark.parametrize("number", [-1, 2])
