@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from penstock.pipeline.clients.client import Client
     from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError
     from penstock.pipeline.clients.fetcher import Fetched, Fetcher
-    from penstock.pipeline.clients.producer import Producer, RecordMetadata
+    from penstock.pipeline.clients.interceptors import Interceptor
+    from penstock.pipeline.clients.producer import Producer
+    from penstock.pipeline.clients.producerrecord import ProducerRecord, QueuedBatch, RecordMetadata
+    from penstock.pipeline.clients.queuehandler import QueueHandler
     from penstock.pipeline.clients.recordid import new_record_id
     from penstock.pipeline.clients.simpleconsumer import SimpleConsumer
     from penstock.pipeline.clients.streams import ConsumerConnector
@@ -45,7 +48,11 @@ __all__ = [
     "Fenced",
     "Fetched",
     "Fetcher",
+    "Interceptor",
     "Producer",
+    "ProducerRecord",
+    "QueueHandler",
+    "QueuedBatch",
     "RecordMetadata",
     "SimpleConsumer",
     "TransactionalSender",
@@ -61,8 +68,12 @@ _MODULES = {
     "Fenced": "clients.transaction",
     "Fetched": "clients.fetcher",
     "Fetcher": "clients.fetcher",
+    "Interceptor": "clients.interceptors",
     "Producer": "clients.producer",
-    "RecordMetadata": "clients.producer",
+    "ProducerRecord": "clients.producerrecord",
+    "QueueHandler": "clients.queuehandler",
+    "QueuedBatch": "clients.producerrecord",
+    "RecordMetadata": "clients.producerrecord",
     "CorruptBatchError": "clients.consumer",
     "SimpleConsumer": "clients.simpleconsumer",
     "TransactionalSender": "clients.transaction",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +17,9 @@ from penstock.bench.sides import CONFLUENT, PENSTOCK
 from penstock.bench.world import World, confluent
 from penstock.pipeline.clients.consumer import Consumer
 from penstock.pipeline.clients.producer import Producer
-from penstock.pyx.wire import requests
+from penstock.pipeline.clients.producerrecord import QueuedBatch
+from penstock.pipeline.clients.queuehandler import QueueHandler
+from penstock.pyx.wire.requests import delete_topic
 
 RECORD_BYTES = 100
 BATCH_BYTES = 131_072
@@ -24,6 +27,8 @@ POLLED = 10_000  # records of a poll at most
 PIECE = 10_000  # records that are given to a producer as columns at a time
 # Both sides' producers; all else is the client's default.
 SENDING: dict[str, Any] = {"compression.type": "lz4", "linger.ms": 10, "batch.size": BATCH_BYTES}
+SPREAD = 100  # partitions
+STATISTICS_MS = 500  # how often confluent-kafka says how many requests it has sent
 LIMIT_S = 600.0
 
 
@@ -118,6 +123,81 @@ def _some(count: int) -> int:
     return count
 
 
+class Requests(QueueHandler):
+    """Counts the requests of a producer of ours."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_request(self, batches: Sequence[QueuedBatch]) -> None:
+        self.count += 1
+
+
+@dataclass
+class Spread(Case):
+    """Records of 100 bytes over 100 partitions in turn, a few in each batch, until all are acknowledged."""
+
+    name: str = "client-produce-spread"
+    title: str = "our producer and confluent-kafka's, one record a call, 100 B, 100 partitions in turn, linger.ms=5"
+    records: int = 300_000
+    sides: tuple[str, ...] = (PENSTOCK, CONFLUENT)
+    _topics: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, world: World, side: str) -> None:
+        self._topics[side] = world.topic(world.broker(PENSTOCK), self.name, SPREAD)
+
+    def run(self, world: World, side: str) -> Sample:
+        bootstrap, topic = world.broker(PENSTOCK).bootstrap, self._topics[side]
+        count = max(1, world.scaled(self.records) // SPREAD) * SPREAD
+        value = frames.letters(RECORD_BYTES, 1)[0]
+        work = self._by_confluent if side == CONFLUENT else self._by_ours
+        requests = 0
+
+        def send() -> None:
+            nonlocal requests
+            requests = work(bootstrap, topic, value, count)
+
+        sample = each_us(count, send)
+        return {**sample, "requests_per_s": requests * sample["records_per_s"] / count}
+
+    def _by_ours(self, bootstrap: str, topic: str, value: bytes, count: int) -> int:
+        counter = Requests()
+        with Producer(bootstrap, linger_ms=5, handler=counter) as producer:
+            for number in range(count):
+                producer.send(topic, value=value, partition=number % SPREAD)
+            producer.flush(LIMIT_S)
+        return counter.count
+
+    def _by_confluent(self, bootstrap: str, topic: str, value: bytes, count: int) -> int:
+        requests: list[int] = []
+
+        def note(text: str) -> None:
+            brokers = json.loads(text)["brokers"].values()
+            requests.append(sum(broker["req"].get("Produce", 0) for broker in brokers))
+
+        settings = {"linger.ms": 5, "enable.idempotence": True, "statistics.interval.ms": STATISTICS_MS, "stats_cb": note}
+        producer = confluent().Producer({"bootstrap.servers": bootstrap, **settings})
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, value=value, partition=number % SPREAD)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if number % 1000 == 0:
+                producer.poll(0)
+        if producer.flush(LIMIT_S):
+            raise ProgramError("confluent-kafka did not get all records acknowledged")
+        requests.clear()
+        while not requests:
+            producer.poll(1)
+        return requests[-1]
+
+    def finish(self, world: World, side: str) -> None:
+        if side in self._topics:
+            delete_topic(world.broker(PENSTOCK).bootstrap, self._topics.pop(side))
+
+
 @dataclass
 class Produce(Case):
     """Records of 100 bytes without keys, until all are acknowledged."""
@@ -145,7 +225,7 @@ class Produce(Case):
 
     def finish(self, world: World, side: str) -> None:
         if side in self._topics:
-            requests.delete_topic(world.broker(PENSTOCK).bootstrap, self._topics.pop(side))
+            delete_topic(world.broker(PENSTOCK).bootstrap, self._topics.pop(side))
 
 
 def send_records(producer: Producer, topic: str, values: list[bytes], count: int) -> None:
@@ -191,6 +271,7 @@ def send_by_confluent(producer: Any, topic: str, values: list[bytes], count: int
 
 
 CASES: list[Case] = [
+    Spread(),
     Consume("client-consume-columns", "our consumer's columns beside confluent-kafka's consume(), 100 B", columns=True),
     Consume("client-consume-records", "our consumer's records beside confluent-kafka's consume(), 100 B"),
     Produce("client-produce-columns", "our producer, columns in, beside confluent-kafka's produce(), 100 B, lz4", columns=True),

@@ -24,6 +24,9 @@ transaction       raw batches in, exactly once
 background        an asyncio loop in a thread, and what the synchronous clients on it share
 
 producer          `Producer`: records in
+producerrecord    what users see of what they send: record, metadata, batch
+interceptors      a chain of interceptors around what is sent
+queuehandler      hooks at each stage of the queue
 partitioner       which partition a record goes to
 outgoing          records to send, as columns
 recordid          ids for records that have none

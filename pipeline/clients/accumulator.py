@@ -1,7 +1,7 @@
 """Records by partition until they are sent: the open batch that records are added to, and closed ones in their order.
 
-Threads add, the loop takes. A batch is closed when it is full, has waited for `linger.ms`, or somebody flushes or waits for
-room in `buffer.memory`.
+Threads add, the loop takes. A batch is closed when it is full (`batch.size`, `batch.num.messages`), has waited for `linger.ms`,
+or somebody flushes or waits for room in `buffer.memory` or `queue.buffering.max.messages`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.background import BackgroundLoop
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.delivery import Batch, BulkDelivery, Delivery
-from penstock.pipeline.clients.outgoing import Columns, Headers, headers_of
+from penstock.pipeline.clients.delivery import Acknowledge, Batch, BulkDelivery, Delivery
+from penstock.pipeline.clients.outgoing import Columns, append_columns, headers_of
+from penstock.pipeline.clients.producerrecord import Headers
+from penstock.pipeline.clients.queuehandler import Hooks
 from penstock.pipeline.clients.sender import Produced
 from penstock.pyx.record.builder import BatchBuilder
 
@@ -37,7 +39,7 @@ class _Line:
 
 class Accumulator:
     """The batches of a producer. `wake` is called with a partition when the loop has to look at it, `check_open` raises where
-    no record may be added now (there is no transaction)."""
+    no record may be added now (there is no transaction). `acknowledge` hears of each record, `hooks` of batches that failed."""
 
     def __init__(
         self,
@@ -45,14 +47,21 @@ class Accumulator:
         background: BackgroundLoop,
         wake: Callable[[TopicPartition], None],
         check_open: Callable[[], None] | None,
+        acknowledge: Acknowledge | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.closed = False
         self._codec = properties.CODECS[config["compression.type"]]
         self._level = config.get(f"compression.{config['compression.type']}.level", -1)
         self._batch_bytes: int = config["batch.size"]
-        self._linger_s = config["linger.ms"] / 1000
+        self._batch_records: int = config["batch.num.messages"]
+        linger_ms = 0 if config["producer.type"] == "sync" and "linger.ms" not in config.given else config["linger.ms"]
+        self._linger_s = linger_ms / 1000
         self._delivery_s = config["delivery.timeout.ms"] / 1000
         self._memory_limit: int = config["buffer.memory"]
+        self._queue_limit: int = config["queue.buffering.max.messages"]
+        self._acknowledge = acknowledge
+        self._hooks = hooks
         self._background = background
         self._wake = wake
         self._check_open = check_open
@@ -62,6 +71,7 @@ class Accumulator:
         self._changed = threading.Condition(self._lock)
         self._lines: dict[TopicPartition, _Line] = {}
         self._memory_bytes = 0
+        self._queued = 0  # records
         self._flying: set[Batch] = set()  # batches that are neither stored nor failed, open ones too
         self._log = log.get(__name__, client_id=config["client.id"])
 
@@ -74,8 +84,9 @@ class Accumulator:
         headers: Headers,
         size: int,
         block_until: float,
+        bulk: BulkDelivery | None = None,
     ) -> bool:
-        """Add a record to its partition's open batch, waiting for room. Gives whether that filled a batch."""
+        """Add a record, maybe one of a `send_many`, waiting for room. Gives whether that filled a batch."""
         filled = False
         with self._lock:
             self._reserve(size, block_until)
@@ -93,8 +104,11 @@ class Accumulator:
                     line.open = None
                     raise
             batch.add(delivery, size)
+            if bulk is not None:
+                batch.add_bulk(bulk, 1, 0)
             self._memory_bytes += size
-            if batch.builder.size_in_bytes >= self._batch_bytes:
+            self._queued += 1
+            if self._is_full(batch):
                 self._close_batch(line)
                 filled = True
         return filled
@@ -102,7 +116,7 @@ class Accumulator:
     def append_columns(self, tp: TopicPartition, bulk: BulkDelivery, columns: Columns, block_until: float) -> None:
         """Add many records of one partition, waiting for room as often as it takes."""
         count = len(columns.timestamps)
-        header_data, header_starts = headers_of(columns)
+        header_data, _ = headers_of(columns)
         in_all = len(columns.key_data) + len(columns.value_data) + (0 if header_data is None else len(header_data))
         average = in_all // count + RECORD_OVERHEAD_BYTES
         first = 0
@@ -112,37 +126,39 @@ class Accumulator:
                 line = self._line(tp)
                 batch = line.open or self._open_batch(line)
                 before = batch.builder.size_in_bytes
-                taken = batch.builder.append_columns(
-                    timestamps=columns.timestamps.data,
-                    key_data=columns.key_data.data,
-                    key_starts=columns.key_starts.data,
-                    key_null=columns.key_null.data,
-                    value_data=columns.value_data.data,
-                    value_starts=columns.value_starts.data,
-                    value_null=columns.value_null.data,
-                    header_data=None if header_data is None else header_data.data,
-                    header_starts=None if header_starts is None else header_starts.data,
-                    first=first,
-                )
+                room = min(self._batch_records - batch.builder.count, self._queue_limit - self._queued)
+                taken = append_columns(batch.builder, columns, first, room)
                 if taken:
                     grown = batch.builder.size_in_bytes - before
                     self._memory_bytes += grown
+                    self._queued += taken
                     batch.add_bulk(bulk, taken, grown)
                     first += taken
-                if first < count or batch.builder.size_in_bytes >= self._batch_bytes:
+                if first < count or self._is_full(batch):
                     self._close_batch(line)
 
     # With the lock held
 
     def _reserve(self, size: int, block_until: float) -> None:
-        """Wait for room in `buffer.memory`. A record larger than all of it may go when nothing else is there."""
-        while self._memory_bytes and self._memory_bytes + size > self._memory_limit and not self.closed:
+        """Wait for room. A record larger than all of `buffer.memory` may go when nothing else is there."""
+        while not self.closed and (full := self._full(size)):
             if self._background.inside:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`buffer.memory` is full, in a callback")
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{full}, in a callback, which can't wait for room")
             self._close_open_batches()
             left_s = block_until - time.monotonic()
             if left_s <= 0 or not self._changed.wait(min(left_s, threading.TIMEOUT_MAX)):
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`buffer.memory` is full")
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{full}, and `max.block.ms` is over")
+
+    def _full(self, size: int) -> str:
+        """Why there is no room for so many bytes more; empty if there is."""
+        if self._queued >= self._queue_limit:
+            return f"{self._queued} records wait, as many as `queue.buffering.max.messages` allows"
+        if self._memory_bytes and self._memory_bytes + size > self._memory_limit:
+            return f"`buffer.memory` is full: {self._memory_bytes} bytes of records wait"
+        return ""
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.builder.size_in_bytes >= self._batch_bytes or batch.builder.count >= self._batch_records
 
     def _line(self, tp: TopicPartition) -> _Line:
         if self.closed:
@@ -157,7 +173,7 @@ class Accumulator:
     def _open_batch(self, line: _Line) -> Batch:
         now = time.monotonic()
         builder = BatchBuilder(self._codec, self._level, max(BATCH_BYTES_MIN, self._batch_bytes))
-        batch = line.open = Batch(line.tp, builder, now + self._linger_s, now + self._delivery_s, self.wait)
+        batch = line.open = Batch(line.tp, builder, now + self._linger_s, now + self._delivery_s, self.wait, self._acknowledge)
         self._flying.add(batch)
         self._wake(line.tp)
         return batch
@@ -214,8 +230,11 @@ class Accumulator:
         with self._lock:
             batch.finish(produced, error)
             self._memory_bytes -= batch.size
+            self._queued -= batch.builder.count
             self._flying.discard(batch)
             self._changed.notify_all()
+        if error is not None and self._hooks is not None:
+            self._hooks.call("dropped", batch.queued, error)
         batch.call_back(self._log)
 
     # Waiting and ending

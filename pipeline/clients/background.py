@@ -58,7 +58,7 @@ class BackgroundLoop:
 
     def wait(self, future: concurrent.futures.Future[Any], wait_s: float | None) -> bool:
         """Wait for what `start` began; gives whether it has ended."""
-        concurrent.futures.wait([future], wait_s)
+        concurrent.futures.wait([future], None if wait_s is None else min(wait_s, threading.TIMEOUT_MAX))
         return future.done()
 
     def stop(self) -> None:
@@ -93,7 +93,10 @@ class Question(Generic[T]):
         return self._future is not None
 
     def answer(self, wait_s: float | None, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer, for which an earlier call may have begun. Raises UnderWay when it doesn't come in time."""
+        """The answer, for which an earlier call may have begun. Raises UnderWay when it doesn't come in time, RuntimeError in a
+        callback of the client."""
+        if self._background.inside:
+            raise RuntimeError("a callback of the client cannot wait for it")
         future = self._future
         if future is None:
             future = self._future = self._background.start(begin())

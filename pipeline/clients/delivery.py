@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from penstock import log
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.outgoing import Columns
+from penstock.pipeline.clients.producerrecord import QueuedBatch, RecordMetadata
 from penstock.pipeline.clients.sender import Produced
 from penstock.pyx.record.builder import BatchBuilder
-
-
-class RecordMetadata(NamedTuple):
-    """Where a record was stored. `offset` is -1 where the broker did not say (acks=0)."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
 
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], None]
 Wait = Callable[[Callable[[], bool], float | None], None]
 """Waits until a condition holds, for so many seconds at most. Raises TimeoutError."""
+Acknowledge = Callable[[RecordMetadata, KafkaError | None], None]
+"""Hears of each record what became of it, before the record's own callback. Raises nothing."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +29,7 @@ class Batch:
     ripe_at: float
     deadline: float
     wait: Wait
+    acknowledge: Acknowledge | None = None
     size: int = 0
     produced: Produced | None = None
     error: KafkaError | None = None
@@ -46,9 +39,14 @@ class Batch:
 
     def add(self, delivery: Delivery, size: int) -> None:
         """The builder has taken a record."""
-        delivery._batch, delivery._index = self, len(self._deliveries)
+        delivery._batch, delivery._index = self, self.builder.count - 1
         self._deliveries.append(delivery)
         self.size += size
+
+    @property
+    def queued(self) -> QueuedBatch:
+        """What a handler hears of it."""
+        return QueuedBatch(*self.tp, self.builder.count, self.size)
 
     def add_bulk(self, bulk: BulkDelivery, records: int, size: int) -> None:
         """The builder has taken records of a `send_many`."""
@@ -67,6 +65,8 @@ class Batch:
     def call_back(self, logger: log.Fields) -> None:
         """Call what waits for its records, and free them."""
         for delivery in self._deliveries:
+            if self.acknowledge is not None:
+                self.acknowledge(delivery.metadata(), self.error)
             try:
                 delivery._call_back()
             except Exception:
@@ -97,8 +97,13 @@ class Delivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
+        return self.metadata()
+
+    def metadata(self) -> RecordMetadata:
+        """Where it is stored, without waiting; the offset is -1 while it isn't, or where nobody knows."""
         produced = self._batch.produced
-        assert produced is not None
+        if produced is None:
+            return RecordMetadata(*self._batch.tp, -1, self.timestamp_ms)
         offset = -1 if produced.base_offset < 0 else produced.base_offset + self._index
         stored_at = produced.log_append_time_ms
         return RecordMetadata(*self._batch.tp, offset, self.timestamp_ms if stored_at < 0 else stored_at)
@@ -111,7 +116,7 @@ class Delivery:
     def _call_back(self) -> None:
         if self._on_delivery is not None:
             error = self._batch.error
-            self._on_delivery(error, None if error is not None else self.result())
+            self._on_delivery(error, None if error is not None else self.metadata())
 
 
 class BulkDelivery:

@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.accumulator import Accumulator
 from penstock.pipeline.clients.client import ANY_NODE, Client, TopicPartition
 from penstock.pipeline.clients.delivery import Batch
+from penstock.pipeline.clients.queuehandler import Hooks
 from penstock.pipeline.clients.sender import Produced, Sender
 from penstock.pipeline.clients.transaction import SEQUENCE_MASK, WAITING, TransactionalSender
 from penstock.pyx.wire.messages import InitProducerIdRequest
@@ -42,9 +43,16 @@ class _Flow:
 
 
 class Dispatcher:
-    """Takes batches of an accumulator; all its methods belong to the loop. With a transaction that one sends them."""
+    """Takes batches of an accumulator; all its methods belong to the loop. With a transaction that one sends them. `hooks` hear
+    of batches that leave the queue and, without a transaction, of requests."""
 
-    def __init__(self, client: Client, accumulator: Accumulator, transaction: TransactionalSender | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        accumulator: Accumulator,
+        transaction: TransactionalSender | None,
+        hooks: Hooks | None = None,
+    ) -> None:
         config = client.config
         acks = ACKS[config["acks"]]
         self._idempotent = config["enable.idempotence"] and acks == -1 and config["retries"] > 0
@@ -52,7 +60,9 @@ class Dispatcher:
         self._client = client
         self._accumulator = accumulator
         self._transaction = transaction
-        self._sender = Sender(client, acks=acks, idempotent=self._idempotent)
+        self._hooks = hooks
+        before_request = None if hooks is None else partial(hooks.call, "before_request")
+        self._sender = Sender(client, acks=acks, idempotent=self._idempotent, before_request=before_request)
         self._flows: dict[TopicPartition, _Flow] = {}
         self._lingering: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._identity: tuple[int, int] | None = None if self._idempotent else (-1, -1)
@@ -78,6 +88,8 @@ class Dispatcher:
                 return
             self._stop_timer(tp)
             ripe = False  # the next one has not lingered
+            if self._hooks is not None:
+                self._hooks.call("after_dequeue", batch.queued)
             flow.in_flight += 1
             try:
                 future = self._submit(flow, batch, identity)

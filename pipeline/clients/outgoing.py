@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pyx.record.builder import pack_headers
+from penstock.pipeline.clients.producerrecord import Headers
+from penstock.pyx.record.builder import BatchBuilder, pack_headers
+from penstock.pyx.record.rawbatch import RawBatch, Record, records
 
-Headers = Sequence[tuple[str, bytes | None]]
+OPENED_BYTES = 1 << 20  # of columns that become records
 
 
 class Columns(Protocol):
@@ -63,6 +65,33 @@ class Lists:
 def headers_of(columns: Columns) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
     """The headers of columns that have them."""
     return getattr(columns, "header_data", None), getattr(columns, "header_starts", None)
+
+
+def append_columns(builder: BatchBuilder, columns: Columns, first: int = 0, at_most: int = -1) -> int:
+    """Add records of columns from `first` on, so many at most; gives how many there was room for."""
+    header_data, header_starts = headers_of(columns)
+    return builder.append_columns(
+        timestamps=columns.timestamps.data,
+        key_data=columns.key_data.data,
+        key_starts=columns.key_starts.data,
+        key_null=columns.key_null.data,
+        value_data=columns.value_data.data,
+        value_starts=columns.value_starts.data,
+        value_null=columns.value_null.data,
+        header_data=None if header_data is None else header_data.data,
+        header_starts=None if header_starts is None else header_starts.data,
+        first=first,
+        at_most=at_most,
+    )
+
+
+def records_of(columns: Columns) -> Iterator[Record]:
+    """Columns as records, one by one."""
+    first = 0
+    while first < len(columns.timestamps):
+        builder = BatchBuilder(max_bytes=OPENED_BYTES)
+        first += append_columns(builder, columns, first)
+        yield from records(RawBatch(builder.build()))
 
 
 def _column(

@@ -12,23 +12,29 @@ once a record, and hands batches to the sender (the dispatcher).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import log
+from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients import properties
 from penstock.pipeline.clients.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
-from penstock.pipeline.clients.background import SyncClient
+from penstock.pipeline.clients.background import Question, SyncClient, UnderWay
 from penstock.pipeline.clients.client import Client, TopicPartition
-from penstock.pipeline.clients.delivery import BulkDelivery, Delivery, OnDelivery, RecordMetadata
+from penstock.pipeline.clients.delivery import BulkDelivery, Delivery, OnDelivery
 from penstock.pipeline.clients.dispatcher import Dispatcher
-from penstock.pipeline.clients.outgoing import Columns, Headers, Lists, Taken, headers_of
+from penstock.pipeline.clients.interceptors import Interceptor, Interceptors
+from penstock.pipeline.clients.outgoing import Columns, Lists, Taken, headers_of, records_of
 from penstock.pipeline.clients.partitioner import PartitionChoice, Partitioner
 from penstock.pipeline.clients.partitionlists import with_metadata
+from penstock.pipeline.clients.producerrecord import Headers, ProducerRecord, QueuedBatch, RecordMetadata
+from penstock.pipeline.clients.queuehandler import Hooks, QueueHandler
 from penstock.pipeline.clients.recordid import RecordId
 from penstock.pipeline.clients.transaction import TransactionalSender
 
@@ -44,6 +50,9 @@ class Producer(SyncClient[Client]):
     Idempotent unless `acks` or `enable.idempotence` say otherwise. With `transactional.id`: `begin`, sends,
     maybe `send_offsets`, then `commit` or `abort`; every method raises Fenced once a newer producer has the
     identity. Callbacks run in the producer's own thread and must not wait.
+
+    `partitioner` is a function of one's own in place of `partitioner.class`, or a name that this takes. `interceptors` see and
+    may change each record, and hear what became of it; `handler` has hooks at each stage of the queue.
     """
 
     def __init__(
@@ -52,29 +61,44 @@ class Producer(SyncClient[Client]):
         *,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        partitioner: Partitioner | None = None,
+        partitioner: Partitioner | str | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        handler: QueueHandler | None = None,
         **given: object,
     ) -> None:
+        if partitioner is not None and {"partitioner.class", "partitioner_class"} & given.keys():
+            raise ConfigError("`partitioner` and `partitioner.class` are given: leave one of them out")
+        if isinstance(partitioner, str):
+            given["partitioner.class"] = partitioner
         super().__init__(Client, bootstrap, properties.PRODUCER, given)
         config = self.config
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._choice = PartitionChoice(partitioner, config["partitioner.ignore.keys"])
+        own = partitioner if callable(partitioner) else None
+        self._choice = PartitionChoice(
+            own or config["partitioner.class"], config["partitioner.ignore.keys"], config["batch.size"]
+        )
+        self._waits = config["producer.type"] == "sync"
         self._record_id = None if config["record.id"] is None else RecordId(config["record.id"])
         self._block_s = config["max.block.ms"] / 1000
         self._record_bytes: int = config["max.request.size"]
         self._partitions: dict[str, tuple[float, int, list[int]]] = {}  # expiry, count, those with a leader
+        self._questions: dict[str, Question[tuple[int, list[int]]]] = {}  # for those
         self._log = log.get(__name__, client_id=config["client.id"])
         with self._beginning():
-            self._transaction = self._call(self._take_identity(), self._block_s)
+            self._interceptors = Interceptors(interceptors, config["client.id"]) if interceptors else None
+            self._hooks = None if handler is None else Hooks(handler, config["client.id"])
+            self._transaction: TransactionalSender | None = None
+            if config["transactional.id"] is not None:
+                self._transaction = self._call(self._take_identity(config["transactional.id"]), self._block_s)
             check_open = None if self._transaction is None else self._transaction.check_open
-            self._accumulator = Accumulator(config, self._background, self._wake, check_open)
-            self._dispatcher = Dispatcher(self._client, self._accumulator, self._transaction)
+            acknowledge = None if self._interceptors is None else self._interceptors.on_acknowledgement
+            self._accumulator = Accumulator(config, self._background, self._wake, check_open, acknowledge, self._hooks)
+            self._dispatcher = Dispatcher(self._client, self._accumulator, self._transaction, self._hooks)
 
-    async def _take_identity(self) -> TransactionalSender | None:
-        if self.config["transactional.id"] is None:
-            return None
-        transaction = TransactionalSender(self._client, self.config["transactional.id"], self.config["transaction.timeout.ms"])
+    async def _take_identity(self, transactional_id: str) -> TransactionalSender:
+        before_request = None if self._hooks is None else partial(self._hooks.call, "before_request")
+        transaction = TransactionalSender(self._client, transactional_id, self.config["transaction.timeout.ms"], before_request)
         await transaction.init()
         return transaction
 
@@ -93,15 +117,43 @@ class Producer(SyncClient[Client]):
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Put a record on its way. Waits (at most `max.block.ms`) for metadata and for room in
-        `buffer.memory`.
+        """Put a record on its way. Waits (at most `max.block.ms`) for metadata and for room in the queue; with
+        `producer.type=sync` until the record is stored.
 
         Key and value are bytes or None unless there are serializers. Raises TypeError or ValueError for a bad
         record, KafkaError for one that is too large, an unknown topic or partition, or when the wait was too
-        long.
+        long; with `sync` also when it could not be stored.
         """
-        key = _payload("key", key, self._key_serializer)
-        value = _payload("value", value, self._value_serializer)
+        if self._interceptors is None:
+            key = _payload("key", key, self._key_serializer)
+            value = _payload("value", value, self._value_serializer)
+            delivery = self._enqueue(topic, key, value, timestamp_ms, headers, partition, on_delivery, None)
+        else:
+            record = ProducerRecord(topic, key, value, timestamp_ms, headers, partition)
+            delivery = self._intercept(self._interceptors, record, on_delivery)
+        if self._waits:
+            delivery.result()
+        return delivery
+
+    def _intercept(self, interceptors: Interceptors, record: ProducerRecord, on_delivery: OnDelivery | None) -> Delivery:
+        record = interceptors.on_send(record)
+        with _acknowledging(interceptors, record):
+            topic, key, value, timestamp_ms, headers, partition = record
+            key = _payload("key", key, self._key_serializer)
+            value = _payload("value", value, self._value_serializer)
+            return self._enqueue(topic, key, value, timestamp_ms, headers, partition, on_delivery, None)
+
+    def _enqueue(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
+        bulk: BulkDelivery | None,
+    ) -> Delivery:
         record_id = None
         if self._record_id is not None:
             key, headers, record_id = self._record_id.give(key, headers)
@@ -117,9 +169,14 @@ class Producer(SyncClient[Client]):
             partition, sticky = self._choice.choose(topic, key, count, available)
         _check_partition(topic, partition, count)
         delivery = Delivery(timestamp_ms, on_delivery, record_id)
-        filled = self._accumulator.append((topic, partition), delivery, key, value, headers, size, block_until)
-        if filled and sticky:
-            self._choice.sticky.next(topic, available)
+        if self._hooks is None:
+            filled = self._accumulator.append((topic, partition), delivery, key, value, headers, size, block_until, bulk)
+        else:
+            record = ProducerRecord(topic, key, value, timestamp_ms, headers, partition)
+            with _watching(self._hooks, record, QueuedBatch(topic, partition, 1, size)):
+                filled = self._accumulator.append((topic, partition), delivery, key, value, headers, size, block_until, bulk)
+        if sticky:
+            self._choice.sticky.add(topic, size, filled, available)
         return delivery
 
     def send_many(
@@ -135,10 +192,19 @@ class Producer(SyncClient[Client]):
         """Put many records on their way: lists of keys, values and headers (each may be left out), or columns.
 
         Order within a partition is that of the lists. Waits and raises as `send` does; when it raises
-        half-way, the records before are on their way.
+        half-way, the records before are on their way. There are no serializers here.
         """
         if columns is None:
             columns = Lists(keys, values, timestamps, headers)
+        if self._interceptors is not None or (self._hooks is not None and self._hooks.of_records):
+            bulk = self._send_each(topic, columns, partition)
+        else:
+            bulk = self._send_columns(topic, columns, partition)
+        if self._waits:
+            bulk.result()
+        return bulk
+
+    def _send_columns(self, topic: str, columns: Columns, partition: int | None) -> BulkDelivery:
         if self._record_id is not None:
             columns = self._record_id.give_all(columns)
         count = len(columns.timestamps)
@@ -152,8 +218,9 @@ class Producer(SyncClient[Client]):
         if header_starts is not None:
             lengths = lengths + np.diff(header_starts)
         self._check_size(int(lengths.max()) + RECORD_OVERHEAD_BYTES, topic)
+        sticky = None
         if partition is None:
-            chosen = self._choice.choose_many(topic, columns, partition_count, available)
+            chosen, sticky = self._choice.choose_many(topic, columns, partition_count, available)
         else:
             chosen = np.full(count, partition, np.int64)
         order = np.argsort(chosen, kind="stable")
@@ -163,6 +230,30 @@ class Producer(SyncClient[Client]):
             _check_partition(topic, number, partition_count)
             part = columns if rows.size == count else Taken(columns, rows)
             self._accumulator.append_columns((topic, number), bulk, part, block_until)
+        if sticky is not None:
+            self._choice.sticky.add(topic, int(lengths[sticky].sum()), True, available)
+        return bulk
+
+    def _send_each(self, topic: str, columns: Columns, partition: int | None) -> BulkDelivery:
+        """The slow way of many records: interceptors and hooks want each of them."""
+        sent = [
+            ProducerRecord(topic, one.key, one.value, one.timestamp_ms, one.headers, partition) for one in records_of(columns)
+        ]
+        if self._interceptors is not None:
+            sent = [self._interceptors.on_send(record) for record in sent]
+        kept = None
+        if self._record_id is not None and sent:
+            _, keys, values, timestamps, headers, _ = zip(*sent, strict=True)
+            kept = self._record_id.give_all(Lists(keys, values, timestamps, headers))
+            sent = [
+                record._replace(key=one.key, headers=one.headers) for record, one in zip(sent, records_of(kept), strict=True)
+            ]
+        bulk = BulkDelivery(self._accumulator.wait, len(sent), kept)
+        for record in sent:
+            topic, key, value, timestamp_ms, given, number = record
+            with _acknowledging(self._interceptors, record) if self._interceptors is not None else nullcontext():
+                key, value = _payload("key", key, None), _payload("value", value, None)
+                self._enqueue(topic, key, value, timestamp_ms, given, number, None, bulk)
         return bulk
 
     def _check_size(self, size: int, topic: str) -> None:
@@ -189,8 +280,9 @@ class Producer(SyncClient[Client]):
             return len(parts), [number for number, info in parts.items() if info.leader >= 0] or list(parts)
 
         try:
-            count, available = self._background.call(ask(), left_s)
-        except TimeoutError:
+            # Its answer serves the next send, too: where `max.block.ms` is 0 none would ever have the time.
+            count, available = self._questions.setdefault(topic, Question(self._background)).answer(left_s, ask)
+        except UnderWay:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"metadata of `{topic}`") from None
         self._partitions[topic] = now + self.config["metadata.max.age.ms"] / 1000, count, available
         return count, available
@@ -209,6 +301,7 @@ class Producer(SyncClient[Client]):
         if self._accumulator.closed:
             return
         try:
+            self._send_last()
             if self._transaction is None:
                 self.flush(timeout_s)
         except TimeoutError:
@@ -216,6 +309,18 @@ class Producer(SyncClient[Client]):
         finally:
             self._accumulator.close()
             self._end()
+            if self._interceptors is not None:
+                self._interceptors.close()
+            if self._hooks is not None:
+                self._hooks.call("close")
+
+    def _send_last(self) -> None:
+        """Send what the handler wants to send at the very end."""
+        for record in [] if self._hooks is None else self._hooks.last_records():
+            try:
+                self.send(*record)
+            except Exception:  # noqa: BLE001  users' code raises anything
+                self._log.exception("a record of the hook last_batch was not sent")
 
     async def _shut(self) -> None:
         await self._dispatcher.close()
@@ -269,3 +374,28 @@ def _check_partition(topic: str, partition: int, count: int) -> None:
     if not 0 <= partition < count:
         text = f"`{topic}` partition {partition}: it has {count}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+
+
+@contextmanager
+def _acknowledging(interceptors: Interceptors, record: ProducerRecord) -> Iterator[None]:
+    """Around what takes a record that interceptors gave: they hear of its failure, too."""
+    try:
+        yield
+    except Exception as error:
+        partition = -1 if record.partition is None else record.partition
+        timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
+        interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, timestamp_ms), error)
+        raise
+
+
+@contextmanager
+def _watching(hooks: Hooks, record: ProducerRecord, queued: QueuedBatch) -> Iterator[None]:
+    """Around a record's way into the queue."""
+    hooks.call("before_enqueue", record)
+    try:
+        yield
+    except Exception as error:
+        hooks.call("after_enqueue", record, False)
+        hooks.call("dropped", queued, error)
+        raise
+    hooks.call("after_enqueue", record, True)

@@ -1,4 +1,4 @@
-"""The properties of clients: Kafka's names and defaults. Unknown names are refused with a suggestion."""
+"""The properties of clients: Kafka's names and defaults, older names for some. Unknown names are refused with a suggestion."""
 
 from __future__ import annotations
 
@@ -46,6 +46,24 @@ COMMON = [
     Property("penstock.max.response.bytes", parse_int(1024, INT_MAX), 256 << 20, "A longer answer closes its connection."),
 ]
 
+PARTITIONERS = (
+    "murmur2_random", "murmur2", "consistent_random", "consistent", "sticky", "round_robin", "random", "explicit"
+)  # fmt: skip
+"""librdkafka's names for those that hash keys; the first is what Java does by default."""
+JAVAS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2_random",
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": "round_robin",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": "sticky",
+}
+
+
+def parse_partitioner(text: str) -> str:
+    """The name of a partitioner, in librdkafka's words or as Java's class. Raises ValueError."""
+    name = JAVAS.get(text, text)
+    if name not in PARTITIONERS:
+        raise ValueError(f"is not one of {', '.join(PARTITIONERS)} (a function of your own: `partitioner` of the constructor)")
+    return name
+
 
 def _but(name: str, default: object) -> Property:
     """The common property with a default of its own (as Kafka has for some clients)."""
@@ -60,9 +78,9 @@ def parse_record_id(text: str) -> str:
     return text
 
 
-def _table(part: str, *extra: Property) -> Schema:
+def _table(part: str, *extra: Property, refused: Mapping[str, str] | None = None) -> Schema:
     names = {prop.name for prop in extra}
-    return Schema(part, [*(prop for prop in COMMON if prop.name not in names), *extra])
+    return Schema(part, [*(prop for prop in COMMON if prop.name not in names), *extra], refused)
 
 
 CLIENT = _table(
@@ -95,8 +113,24 @@ PRODUCER = _table(
     ),
     Property("transactional.id", parse_str, None, "Identity of a transactional producer."),
     Property("transaction.timeout.ms", parse_int(1, INT_MAX), 60_000, "Age at which the broker aborts a transaction."),
+    Property("producer.type", parse_choice("async", "sync"), "async", "With `sync`, send waits until its records are stored."),
+    Property("batch.num.messages", parse_int(1, INT_MAX), INT_MAX, "Records at which a partition's batch is sent."),
+    Property(
+        "queue.buffering.max.messages", parse_int(1, INT_MAX), INT_MAX, "Records that wait at most; send blocks beyond them."
+    ),
+    Property("partitioner.class", parse_partitioner, PARTITIONERS[0], f"How partitions are chosen: {', '.join(PARTITIONERS)}."),
     Property("partitioner.ignore.keys", parse_bool, False, "Spread keyed records as if they had no key."),
     Property("record.id", parse_record_id, None, "Where a record without an id is given one: `key` or `header:NAME`."),
+    refused={
+        "zk.connect": "brokers are found from `bootstrap.servers`",
+        "zookeeper.connect": "brokers are found from `bootstrap.servers`",
+        "serializer.class": "give the constructor a function, `value_serializer`",
+        "key.serializer*": "give the constructor a function, `key_serializer`",
+        "value.serializer*": "give the constructor a function, `value_serializer`",
+        "interceptor.classes": "give the constructor objects, `interceptors`",
+        "callback.handler": "give the constructor an object, `handler`",
+        "event.handler": "give the constructor an object, `handler`",
+    },
 )
 
 CONSUMER = _table(
@@ -140,6 +174,34 @@ CONSUMER = _table(
 )
 
 
+ALIASES: dict[str, dict[str, str]] = {
+    "producer": {
+        "queue.time": "linger.ms",
+        "queue.buffering.max.ms": "linger.ms",
+        "queue.size": "queue.buffering.max.messages",
+        "queue.enqueue.timeout.ms": "max.block.ms",
+        "queue.enqueueTimeout.ms": "max.block.ms",
+        "broker.list": "bootstrap.servers",
+        "metadata.broker.list": "bootstrap.servers",
+        "request.required.acks": "acks",
+        "message.send.max.retries": "retries",
+        "compression.codec": "compression.type",
+        "message.timeout.ms": "delivery.timeout.ms",
+    },
+}
+"""By kind of client: what its properties were called before Kafka 0.9, and by librdkafka, with our names. The `batch.size` of
+those times counted messages: that is `batch.num.messages`."""
+FOR_EVER = "-1"  # as Kafka 0.8 had it in `queue.enqueue.timeout.ms`
+
+
+def _own_name(schema: Schema, name: str, text: str, given: Mapping[str, str]) -> tuple[str, str]:
+    """A property's own name and its text. Raises ConfigError if it was given by two names."""
+    own = ALIASES.get(schema.part, {}).get(name, name)
+    if own in given:
+        raise ConfigError(f"`{name}` and another name of `{own}` are given: leave one of them out")
+    return own, str(LONG_MAX) if own != name and (own, text) == ("max.block.ms", FOR_EVER) else text
+
+
 def load(schema: Schema, given: Mapping[str, object]) -> Config:
     """Typed properties from what a caller gave: names with dots, or with underscores as Python likes them.
 
@@ -150,7 +212,8 @@ def load(schema: Schema, given: Mapping[str, object]) -> Config:
         if value is None:
             continue
         text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        texts[name.replace("_", ".")] = text.lower() if isinstance(value, bool) else text
+        own, text = _own_name(schema, name.replace("_", "."), text, texts)
+        texts[own] = text.lower() if isinstance(value, bool) else text
     config = schema.parse(texts)
     if schema is PRODUCER:
         _check_producer(config)

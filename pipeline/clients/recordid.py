@@ -16,7 +16,8 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipeline.clients.outgoing import Columns, Headers, headers_of
+from penstock.pipeline.clients.outgoing import Columns, headers_of
+from penstock.pipeline.clients.producerrecord import Headers
 from penstock.pyx.record.builder import BatchBuilder, pack_headers
 from penstock.pyx.record.columns import Column, decode
 from penstock.pyx.record.rawbatch import RawBatch

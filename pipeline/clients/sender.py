@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,12 +36,19 @@ from penstock.pipeline.clients.produceframe import (
     answers_of,
     produce_frame,
 )
+from penstock.pipeline.clients.producerrecord import QueuedBatch
 from penstock.pyx.wire.messages import ProduceRequest
 
 CONCURRENT_PAUSE_S = 0.02  # markers of the transaction before are written within milliseconds
 PRODUCER_AT, PRODUCER_BYTES = 43, 10  # producer id and epoch in a batch's header
+COUNT_AT = 57  # its records there
+_COUNT = struct.Struct(">i")
 ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
 REQUEST_BYTES = 1 << 20  # batches of one request where no `max.request.size` says it
+
+
+BeforeRequest = Callable[[Sequence[QueuedBatch]], None]
+"""Hears of each request, with its batches, before it is sent. Raises nothing."""
 
 
 class Produced(NamedTuple):
@@ -62,6 +70,11 @@ class _Entry:
     tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
     failures: int = 0  # tries of its own that failed in a way that another one may cure
     looked_again: bool = False  # for the topic of its name, as its sequence was out of order
+
+    def queued(self, tp: TopicPartition) -> QueuedBatch:
+        """What a handler hears of it."""
+        (records,) = _COUNT.unpack_from(self.pieces[0], COUNT_AT)
+        return QueuedBatch(*tp, records, self.size_bytes)
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +127,7 @@ class Sender:
     `gate` is awaited before the first batch of a partition is sent, and again after `close_gates`. With
     idempotent=False a batch may be stored twice when an answer is lost. While `adds_partitions` is set (transactions
     v2, KIP-890) there is no gate: the broker adds the partition to the transaction. It may change while nothing is
-    pending.
+    pending. `before_request` hears of each request.
     """
 
     def __init__(
@@ -125,12 +138,14 @@ class Sender:
         transactional_id: str | None = None,
         idempotent: bool = True,
         gate: Callable[[TopicPartition], Awaitable[None]] | None = None,
+        before_request: BeforeRequest | None = None,
     ) -> None:
         self._client = client
         self._acks = acks
         self._transactional_id = transactional_id
         self._idempotent = idempotent
         self._gate = gate
+        self._before_request = before_request
         self.adds_partitions = False
         self.sent_by_name: set[str] = set()  # pinned topics that brokers without topic ids in Produce were sent batches of
         self._pins: dict[str, bytes] = {}
@@ -333,6 +348,8 @@ class Sender:
                 leader.lines[line] = None  # behind those that this request had no room for
         if request.version < TOPIC_IDS_FROM:
             self.sent_by_name.update(self._pins.keys() & request.topic_ids.keys())
+        if self._before_request is not None:
+            self._before_request([entry.queued(line.tp) for line, entry in request.entries])
         leader.requests += 1
         connection = leader.connection
 

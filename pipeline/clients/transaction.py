@@ -26,7 +26,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.connection import Piece
 from penstock.pipeline.clients.partitionlists import by_topic, number, offset_topics, partition_codes
-from penstock.pipeline.clients.sender import Produced, Sender
+from penstock.pipeline.clients.sender import BeforeRequest, Produced, Sender
 from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -91,14 +91,22 @@ class TransactionalSender:
     `init`.
     """
 
-    def __init__(self, client: Client, transactional_id: str, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self,
+        client: Client,
+        transactional_id: str,
+        timeout_ms: int = 60_000,
+        before_request: BeforeRequest | None = None,
+    ) -> None:
         self.transactional_id = transactional_id
         self.producer_id = -1
         self.producer_epoch = -1
         self.state = TransactionState.NEW
         self._client = client
         self._timeout_ms = timeout_ms
-        self._sender = Sender(client, transactional_id=transactional_id, gate=self._add_partition)
+        self._sender = Sender(
+            client, transactional_id=transactional_id, gate=self._add_partition, before_request=before_request
+        )
         self._next: dict[TopicPartition, int] = {}  # the sequence to allocate next
         self._stored: dict[TopicPartition, int] = {}  # the sequence after the last one known to be stored
         self._added: set[TopicPartition] = set()

@@ -52,8 +52,10 @@ class BatchBuilder:
         header_data: Buffer | None = None,
         header_starts: Buffer | None = None,
         first: int = 0,
+        at_most: int = -1,
     ) -> int:
-        """Take records from columns shaped as `columns.Columns` has them, from record `first` on.
+        """Take records from columns shaped as `columns.Columns` has them, from record `first` on; of them `at_most` so many,
+        unless it is below 0.
 
         Gives how many were taken: less than what is left means full. A column left out is null in every record.
         Raises ValueError when the arrays don't fit each other, or what should be headers is none.

@@ -161,7 +161,7 @@ cdef class BatchBuilder:
 
     def append_columns(
         self, *, timestamps, key_data=None, key_starts=None, key_null=None, value_data=None, value_starts=None,
-        value_null=None, header_data=None, header_starts=None, Py_ssize_t first=0
+        value_null=None, header_data=None, header_starts=None, Py_ssize_t first=0, Py_ssize_t at_most=-1
     ):
         """See builder.pyi."""
         cdef ColumnBuffers columns = ColumnBuffers(
@@ -170,11 +170,14 @@ cdef class BatchBuilder:
         cdef int64_t headers_size = 0
         cdef RecordView record
         cdef Py_ssize_t i = first
+        cdef Py_ssize_t end = columns.count
         cdef int taken = 1
         if not 0 <= first <= columns.count:
             raise ValueError(f"first {first} is not in 0..{columns.count}")
+        if 0 <= at_most < end - first:
+            end = first + at_most
         with nogil:
-            while i < columns.count and columns.timestamps[i] >= -1:
+            while i < end and columns.timestamps[i] >= -1:
                 headers_size = columns.view(i, &record)
                 if headers_size < 0:
                     break
@@ -186,7 +189,7 @@ cdef class BatchBuilder:
             _raise_taking(taken)
         if headers_size < 0:
             raise ValueError(f"the headers of record {i} are no headers")
-        if i < columns.count and columns.timestamps[i] < -1:
+        if i < end and columns.timestamps[i] < -1:
             _raise_timestamp(columns.timestamps[i])
         return i - first
 

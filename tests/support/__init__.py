@@ -25,6 +25,7 @@ Single requests to a broker
 - `transaction_wire`: transactions, request by request
 - `moves`: moves between the folders of a broker that has several
 - `hostile_frames`: requests that are wrong in one place
+- `flaky_broker`: a broker that fails as it is told, for clients
 
 Worlds: topics, a stage between them, a ledger of what was sent
 - `transaction_turns`: turns of our transactional client, and what they leave

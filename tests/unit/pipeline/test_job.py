@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
-from penstock.config import ConfigError
+from penstock.config import ConfigError, Schema
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline import job
+from penstock.pipeline.clients import properties
 from penstock.pipeline.etl import columntypes, valuerules
 from support.stages import write_properties
 
@@ -119,6 +120,24 @@ def test_the_page_of_properties_is_the_table() -> None:
     assert done.exit_code == 0
     assert done.output == page.read_text(), "`penstock config --list --markdown > pipeline/PROPERTIES.md` writes it"
     assert sum(line.startswith("| `") for line in done.output.splitlines()) == len(job.SCHEMA.properties)
+
+
+def test_the_page_of_a_producers_properties_is_their_table() -> None:
+    page = Path(__file__).parents[3] / "pipeline" / "clients" / "PRODUCER.md"
+    done = CliRunner().invoke(root, ["config", "--client", "producer", "--markdown"])
+    assert done.exit_code == 0
+    assert done.output == page.read_text(), "`penstock config --client producer --markdown` writes pipeline/clients/PRODUCER.md"
+    assert "| `linger.ms` | 5 | `queue.time`, `queue.buffering.max.ms` |" in done.output
+
+
+@pytest.mark.parametrize("schema", [properties.PRODUCER, properties.CONSUMER], ids=lambda schema: schema.part)
+def test_a_clients_properties_are_all_shown(schema: Schema) -> None:
+    asked = json.loads(CliRunner().invoke(root, ["config", "--client", schema.part, "--json"]).output)
+    assert [row["name"] for row in asked] == list(schema.properties)
+    lines = CliRunner().invoke(root, ["config", "--client", schema.part]).output.splitlines()
+    assert [line.split(" ")[0] for line in lines[::2]] == list(schema.properties)
+    if schema is properties.PRODUCER:
+        assert "acks (default all; also request.required.acks)" in lines
 
 
 def test_the_page_of_types_is_made_from_the_rules() -> None:

@@ -7,8 +7,8 @@ import pytest
 import penstock.pipeline as pipeline
 
 PUBLIC = """
-Admin Client Consumer ConsumerConnector ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Producer RecordMetadata
-SimpleConsumer TransactionalSender
+Admin Client Consumer ConsumerConnector ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Interceptor Producer
+ProducerRecord QueueHandler QueuedBatch RecordMetadata SimpleConsumer TransactionalSender
 new_record_id
 """
 

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.config import ConfigError
 from penstock.pipeline.clients import properties
-from penstock.pipeline.clients.outgoing import Headers, Lists, headers_of
+from penstock.pipeline.clients.outgoing import Lists, headers_of
+from penstock.pipeline.clients.producerrecord import Headers
 from penstock.pipeline.clients.recordid import RecordId, new_record_id, record_ids
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, Record, records

@@ -350,6 +350,21 @@ def test_columns_give_the_same_batch_as_records() -> None:
     assert columns.build() == plain.build()
 
 
+@pytest.mark.parametrize(("at_most", "taken"), [(-1, 4), (0, 0), (1, 1), (3, 3), (4, 4), (5, 4)])
+def test_no_more_records_of_columns_are_taken_than_asked_for(at_most: int, taken: int) -> None:
+    builder = BatchBuilder()
+    assert builder.append_columns(timestamps=np.arange(5).data, first=1, at_most=at_most) == taken
+    assert builder.count == taken
+
+
+def test_a_bad_time_behind_the_records_that_are_asked_for_is_no_matter_yet() -> None:
+    builder = BatchBuilder()
+    times = np.array([1, 2, -9])
+    assert builder.append_columns(timestamps=times.data, at_most=2) == 2
+    with pytest.raises(ValueError):
+        builder.append_columns(timestamps=times.data, first=1, at_most=2)
+
+
 def test_columns_that_do_not_fit_each_other() -> None:
     def check(words: str, **columns: Any) -> None:
         with pytest.raises(ValueError, match=words):
