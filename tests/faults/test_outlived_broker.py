@@ -23,7 +23,8 @@ def test_what_a_replacement_has_answered_outlives_the_broker_that_wakes(zookeepe
         world.until_led("t", by={1, 2}, isr={1, 2})
         first = world.brokers[1]
         world.pause(1)
-        other = BrokerProcess(tmp_path / "replacement", PROPERTIES, ("--zookeeper", world.servers, "--id", "1")).start()
+        arguments = ("--zookeeper", world.servers, "--id", "1", "--forget-log-dir", str(tmp_path / "broker-1"))
+        other = BrokerProcess(tmp_path / "replacement", PROPERTIES, arguments).start()
         try:
             world.brokers[1] = other
             world.until_led("t", by={1, 2}, isr={1, 2})
@@ -44,6 +45,7 @@ def test_what_a_replacement_has_answered_outlives_the_broker_that_wakes(zookeepe
             other.kill()
             until(lambda: not first.running, "the broker that stood still to end", first.log_text)
             assert "another one ran under the id 1" in first.log_text()
+            other.arguments = other.arguments[:4]  # Its folder is known now.
             other.start()
             world.until_led("t", by={1})
             assert set(answered) <= set(read(world, "t", 20))
