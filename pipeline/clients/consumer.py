@@ -328,6 +328,12 @@ class Consumer(SyncClient[Admin]):
 
     # End
 
+    def __exit__(self, *exception: object) -> None:
+        """Close. A block that an exception ends commits nothing: the work on what was given out last may not be done."""
+        if exception[0] is not None:
+            self._commits.are_automatic = False
+        self.close()
+
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit (with `enable.auto.commit`), leave the group, close the connections. A broker that gives no answer is waited
         for at most so long; a commit that fails for it is logged. Closing twice is nothing."""

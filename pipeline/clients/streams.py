@@ -37,8 +37,8 @@ class MessageStream:
     """Messages of the partitions that are this stream's at the time; a connector makes it. Iterate it in one thread.
 
     A loop over it ends when the connector is shut down, and when no message has come for `consumer.timeout.ms`; another loop
-    then goes on. A message counts as consumed as soon as it was given out: `commit_offsets` commits it, the commits of
-    `enable.auto.commit` do once the next one was asked for.
+    then goes on. A message counts as consumed as soon as it was given out: `commit_offsets` and, with `enable.auto.commit`, a
+    shutdown commit it, also one that its thread still works on. Other automatic commits wait until the next one is asked for.
     """
 
     def __init__(self, consumer: Consumer) -> None:

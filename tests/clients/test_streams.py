@@ -243,6 +243,27 @@ def test_a_loop_over_a_consumer_commits_exactly_what_it_had(shared_broker: Broke
     assert len(seen) == len({(record.partition, record.offset) for record in seen}) == 40
 
 
+@pytest.mark.parametrize("ends", ["loop", "poll"])
+def test_a_block_that_an_error_ends_commits_nothing_that_was_being_worked_on(
+    shared_broker: BrokerProcess, new_topic: Names, ends: str
+) -> None:
+    topic, group = new_topic("raised"), new_topic("group")
+    with Producer(shared_broker.bootstrap) as producer:
+        producer.send_many(topic, values=[b"%d" % i for i in range(10)])
+    given = {**QUICK, "enable.auto.commit": True, "auto.commit.interval.ms": 3_600_000, "group.id": group}
+
+    def work(consumer: Consumer) -> None:
+        consumer.subscribe([topic])
+        for record in consumer if ends == "loop" else consumer.poll(LIMIT_S):
+            if record.offset == 3:
+                raise ArithmeticError
+
+    with pytest.raises(ArithmeticError), Consumer(shared_broker.bootstrap, **given) as consumer:
+        work(consumer)
+    with Consumer(shared_broker.bootstrap, group_id=group) as other:
+        assert other.committed([(topic, 0)]) == {(topic, 0): None}
+
+
 def test_a_loop_over_a_consumer_follows_seeks_pauses_and_polls(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic = new_topic("seek")
     with Producer(shared_broker.bootstrap) as producer:
