@@ -105,8 +105,10 @@ class Invocation:
         user."""
 
         async def bounded(admin: Admin) -> T:
-            async with self.within(admin):
-                await admin.start(self.timeouts.contact_ms)
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            await self._start(admin)
+            async with self.within(admin, spent_s=loop.time() - begun):
                 return await work(admin)
 
         return self._run(bounded)
@@ -115,24 +117,29 @@ class Invocation:
         """As `ask`, for work that goes on until Ctrl-C: it bounds each of its questions by `within`."""
 
         async def unbounded(admin: Admin) -> T:
-            async with self.within(admin):
-                await admin.start(self.timeouts.contact_ms)
+            await self._start(admin)
             return await work(admin)
 
         return self._run(unbounded)
 
+    async def _start(self, admin: Admin) -> None:
+        """Reach the cluster. The same words whichever limit is over first: that of the contact, or `--timeout`."""
+        async with self.within(admin, f"cannot connect to `{self.bootstrap}`: no answer in time"):
+            await admin.start(self.timeouts.contact_ms)
+
     @asynccontextmanager
-    async def within(self, admin: Admin) -> AsyncIterator[None]:
-        """The limit of what is asked of a cluster: `--timeout`. Raises ClickException, with what was waited for."""
+    async def within(self, admin: Admin, silence: str = "", *, spent_s: float = 0.0) -> AsyncIterator[None]:
+        """The limit of what is asked of a cluster: what is left of `--timeout`. Raises ClickException, with what was awaited.
+        silence: what it says if no broker has said why."""
         try:
-            async with asyncio.timeout(self.timeouts.timeout_s) as limit:
+            async with asyncio.timeout(self.timeouts.timeout_s - spent_s) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():
                 raise
             error, after = admin.last_failure, f"given up after {self.timeouts.timeout_s:g} s"
             if error is None:
-                raise click.ClickException(f"{after}: no answer from {self.bootstrap}") from None
+                raise click.ClickException(f"{after}: {silence or f'no answer from {self.bootstrap}'}") from None
             raise self.failure(error, f"{after}: {error}") from None
 
     def failure(self, error: KafkaError, text: str = "") -> click.ClickException:
