@@ -25,6 +25,7 @@ from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
+BATCH_HEAD_BYTES = 12  # base offset and length
 OTHERS_LOG = "isn't as the last run of this broker left it"
 
 
@@ -161,11 +162,17 @@ def test_of_two_copies_in_a_broker_the_one_of_its_last_run_is_taken(pair: Cluste
 
 
 def damage(broker: BrokerProcess, topic: str) -> Path:
-    """Change a byte in the middle of a stopped broker's log; its folder."""
+    """Change a byte of a batch in the middle of a stopped broker's log, and not of the last one, which would be a lost end; its
+    folder."""
     folder = broker.data / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     data = bytearray(segment.read_bytes().rstrip(b"\0"))
-    data[len(data) // 2] ^= 0xFF
+    begins = [0]
+    while begins[-1] < len(data) - BATCH_HEAD_BYTES:
+        begins.append(begins[-1] + BATCH_HEAD_BYTES + int.from_bytes(data[begins[-1] + 8 : begins[-1] + BATCH_HEAD_BYTES]))
+    middle = (len(begins) - 2) // 2  # The last one is where the log ends.
+    assert middle < len(begins) - 2, "a log of one batch has no middle"
+    data[(begins[middle] + begins[middle + 1]) // 2] ^= 0xFF
     segment.write_bytes(data)
     return folder
 
