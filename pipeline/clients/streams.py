@@ -47,7 +47,7 @@ class MessageStream:
         self._ended = False
         self._lock = threading.RLock()  # the thread that has it may use the consumer
         self._queue = threading.RLock()  # the stream's thread waits here while another thread waits for the consumer
-        self._polling: int | None = None  # the thread that polls now, and runs callbacks
+        self._polling: int | None = None  # the thread that polls or closes now, and runs callbacks
 
     def __iter__(self) -> Self:
         return self
@@ -85,15 +85,25 @@ class MessageStream:
 
     def commit(self) -> None:
         """Commit the offsets of all messages that were consumed. Raises KafkaError."""
+        if self.is_in_callback:  # It has the lock; whoever waits for that is first in the queue.
+            self._commit()
+            return
         with self._queue, self._lock:
-            if not self._ended and self._consumer.assignment():
-                self._consumer.commit()
+            self._commit()
+
+    def _commit(self) -> None:
+        if not self._ended and self._consumer.assignment():
+            self._consumer.commit()
 
     def end(self, timeout_s: float) -> None:
         """End the stream and leave the group, after at most so long."""
         with self._queue, self._lock:
-            self._ended = True
-            self._consumer.close(timeout_s)
+            self._polling = threading.get_ident()
+            try:
+                self._consumer.close(timeout_s)
+            finally:
+                self._polling = None
+                self._ended = True
 
 
 class ConsumerConnector:
