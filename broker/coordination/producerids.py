@@ -42,6 +42,9 @@ SKIPPED = 1 << 40
 BELIEVED = 1 << 62
 """Ids in a log from here on don't count: a client has made them up, and there must be some left for the others."""
 
+STORE_WAIT_S = 5.0
+"""So long an id waits for the store. A broker that is cut off from ZooKeeper then sends its client to another one."""
+
 _log = log.get(__name__)
 
 
@@ -65,17 +68,18 @@ class ProducerIds:
 
     async def next(self) -> int:
         """An id that no producer has. Waits for the store once in a thousand. Raises KafkaError when there is none, or the
-        store refuses.
+        store refuses, or gives no answer for STORE_WAIT_S.
         """
         if self._next == self._end:
-            async with self._taking:
-                if self._next == self._end:
-                    try:
+            try:
+                async with asyncio.timeout(STORE_WAIT_S), self._taking:
+                    if self._next == self._end:
                         self._next = await self._take_block()
-                    except StoreError as error:
-                        _log.error("no producer ids: %s", error)
-                        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-                    self._end = self._next + BLOCK_SIZE
+                        self._end = self._next + BLOCK_SIZE
+            except (StoreError, TimeoutError) as error:
+                why = str(error) or f"the metadata store gives no answer for {STORE_WAIT_S:g} s"
+                _log.error("no producer ids: %s", why)
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why) from error
         self._next += 1
         return self._next - 1
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.coordination import producerids
 from penstock.broker.coordination.producerids import BLOCK_SIZE, ProducerIds
-from support.store_homes import EmbeddedHome, Home, play
-from support.zookeeper import ZooKeeper, ZooKeeperHome
+from penstock.errors import ErrorCode, KafkaError
+from support.store_homes import WAIT_S, EmbeddedHome, Home, play
+from support.zookeeper import CuttingProxy, ZooKeeper, ZooKeeperHome
 
 
 @pytest.fixture(params=["embedded", pytest.param("ZooKeeper", marks=pytest.mark.kafka)])
@@ -44,3 +46,28 @@ def test_no_two_brokers_give_the_same(home: Home, now_ms: int) -> None:
         assert all(found == sorted(found) for found in taken)
 
     play(home, scenario)
+
+
+@pytest.mark.kafka
+def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producerids, "STORE_WAIT_S", 0.2)
+    proxy = CuttingProxy(zookeeper.port)
+
+    async def none_known() -> int:
+        return -1
+
+    async def scenario(home: Home) -> None:
+        ids = ProducerIds(await home.session(), 1, none_known, lambda: 0)
+        proxy.cut(refuse=True)
+        for _ in range(2):
+            with pytest.raises(KafkaError) as caught:
+                async with asyncio.timeout(WAIT_S):
+                    await ids.next()
+            assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    try:
+        play(ZooKeeperHome(proxy.address), scenario)
+    finally:
+        proxy.close()
