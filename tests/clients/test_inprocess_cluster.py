@@ -32,12 +32,17 @@ def create(cluster: Cluster, name: str, **configs: str) -> None:
     admin.create_topics([topic])[name].result(60)
 
 
-def produce(cluster: Cluster, topic: str, values: list[bytes]) -> list[int]:
-    """Offsets in the order of the values, each acknowledged by all."""
-    producer = Producer(
+def idempotent(cluster: Cluster) -> Producer:
+    """A producer whose records are acknowledged by all."""
+    return Producer(
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True,
          "topic.metadata.refresh.fast.interval.ms": 100, "message.timeout.ms": 60_000}
     )  # fmt: skip
+
+
+def produce(cluster: Cluster, topic: str, values: list[bytes], producer: Producer | None = None) -> list[int]:
+    """Offsets in the order of the values, each acknowledged by all."""
+    producer = producer or idempotent(cluster)
     offsets: list[int] = []
     for value in values:
         producer.produce(topic, value, partition=0, on_delivery=lambda error, message: offsets.append(message.offset()))
@@ -176,11 +181,12 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(penstock_clust
 
 def test_a_leader_that_is_cut_off_from_the_store_is_replaced_and_comes_back(penstock_cluster: Cluster) -> None:
     create(penstock_cluster, "apart", min_insync_replicas="2")
-    produce(penstock_cluster, "apart", values(0, 10))
+    producer = idempotent(penstock_cluster)  # It has its producer id before: a broker that is cut off may have none to give.
+    produce(penstock_cluster, "apart", values(0, 10), producer)
     leader = penstock_cluster.leader("apart", 0)
     penstock_cluster.cut_store(leader)
     until(lambda: penstock_cluster.leader("apart", 0) not in {-1, leader}, "another leader")
-    assert produce(penstock_cluster, "apart", values(10, 10)) == list(range(10, 20))
+    assert produce(penstock_cluster, "apart", values(10, 10), producer) == list(range(10, 20))
     penstock_cluster.heal()
     until_in_sync(penstock_cluster, "apart", {1, 2, 3})
     assert consume(penstock_cluster, "apart", 20) == values(0, 20)
