@@ -59,9 +59,6 @@ class Commits:
             identity: dict[str, Any] = {}
             if self._subscription is not None and self._subscription.is_active:
                 identity = self._subscription.identity()
-                if not identity["member_id"]:
-                    # Without an id the coordinator of an empty group would take it for a commit from outside.
-                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{group}`")
             await self._client.commit(group, wanted, epochs=epochs, **identity)
 
         # A member of KIP-848 hears of its new epoch by its next heartbeat.

@@ -299,8 +299,13 @@ class Consumer(SyncClient[Admin]):
             self._hand_over(self.assignment())
 
     def membership(self) -> dict[str, Any]:
-        """Generation, member and instance id, for `Producer.send_offsets`."""
-        return {} if self._subscription is None else self._subscription.identity()
+        """Generation, member and instance id, for `Producer.send_offsets`; {} of a consumer that reads without a group's help.
+        Raises KafkaError UNKNOWN_MEMBER_ID where the group has let it go: its partitions may be another member's."""
+        subscription = self._subscription
+        if subscription is None:
+            return {}
+        has_left = subscription.is_lost and not self.assignment()
+        return subscription.identity() if subscription.is_active or has_left else {}
 
     # Commits
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.config import Config, ConfigError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question, UnderWay
 from penstock.pipeline.clients.client import TopicPartition
@@ -70,8 +71,13 @@ class Subscription:
         return self._member.lost
 
     def identity(self) -> dict[str, Any]:
-        """Generation, member and instance id."""
-        return self._member.identity()
+        """Generation, member and instance id. Raises KafkaError UNKNOWN_MEMBER_ID if the consumer is no member, or none any
+        more."""
+        identity = self._member.identity()
+        if not identity["member_id"] or identity["generation_id"] < 0:
+            # Without them the coordinator would take a commit for one from outside.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._member.group}`")
+        return identity
 
     def begin(self, topics: Topics) -> None:
         """Take part for these topics, or for all of a pattern or filter."""

@@ -163,7 +163,8 @@ class Reader:
 
     @property
     def member_id(self) -> str:
-        return str(self.consumer.membership()["member_id"])
+        assert self.consumer._subscription is not None
+        return self.consumer._subscription._member.member_id
 
     def assigned(self, tps: list[TopicPartition]) -> None:
         self.world.count("assigned" if tps else "nothing new")
@@ -433,7 +434,8 @@ class ReaderWorld(World):
 
     @staticmethod
     def _generation_of(reader: Reader) -> int:
-        return int(reader.consumer.membership()["generation_id"])
+        assert reader.consumer._subscription is not None
+        return reader.consumer._subscription._member.generation_id
 
     def produce(self) -> None:
         for tp, log in self.logs.items():
