@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -13,6 +15,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question
 from penstock.pipeline.clients.client import TopicPartition
+from penstock.pipeline.clients.membership import LEAVE_S
 from penstock.pipeline.clients.partitionlists import Offsets, with_metadata
 from penstock.pipeline.clients.positions import Positions
 from penstock.pipeline.clients.subscription import Subscription
@@ -20,7 +23,11 @@ from penstock.pipeline.clients.truncation import Position
 
 
 class Commits:
-    """Commits of one consumer, which may have no group, or one that it is no member of."""
+    """Commits of one consumer, which may have no group, or one that it is no member of.
+
+    They go out one by one in the order in which they were asked for, each as the member that the consumer was then: one that is
+    tried again takes no later one back, of this member or of the one that has the partitions by now.
+    """
 
     def __init__(
         self,
@@ -39,6 +46,7 @@ class Commits:
         self._subscription = subscription
         self._committed_at = time.monotonic()
         self._last: Question[None] = Question(background)
+        self._turn = asyncio.Lock()
         self._log = log.get(__name__, client_id=config["client.id"])
 
     def committed(self, tps: Iterable[TopicPartition]) -> Coroutine[Any, Any, dict[TopicPartition, tuple[int, str] | None]]:
@@ -55,14 +63,42 @@ class Commits:
         wanted = with_metadata(offsets)
         epochs = {tp: at.leader_epoch for tp, at in positions.items() if tp in wanted and wanted[tp][0] == at.offset}
 
-        async def attempt() -> None:
-            identity: dict[str, Any] = {}
-            if self._subscription is not None and self._subscription.is_active:
-                identity = self._subscription.identity()
-            await self._client.commit(group, wanted, epochs=epochs, **identity)
+        subscription = self._subscription if self._subscription is not None and self._subscription.is_active else None
+        identity = subscription.identity() if subscription is not None else {}
+        standing = subscription.standing(wanted) if subscription is not None else None
 
-        # A member of KIP-848 hears of its new epoch by its next heartbeat.
-        await self._client.retry(attempt, also=frozenset({ErrorCode.STALE_MEMBER_EPOCH}))
+        async def attempt() -> None:
+            nonlocal identity
+            try:
+                await self._client.commit(group, wanted, epochs=epochs, **identity)
+            except KafkaError as error:
+                if error.code == ErrorCode.STALE_MEMBER_EPOCH and subscription is not None:
+                    if subscription.standing(wanted) != standing:
+                        text = f"partitions of the commit may be another member's of group `{group}` by now"
+                        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, text) from error
+                    identity = subscription.identity()
+                raise
+
+        loop = asyncio.get_running_loop()
+        limit_ms = self._client.config["default.api.timeout.ms"]
+        deadline = loop.time() + limit_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise self._client.no_answer(limit_ms) from None
+        try:
+            # A member of KIP-848 hears of its new epoch by its next heartbeat.
+            stale = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
+            await self._client.retry(attempt, timeout_ms=(deadline - loop.time()) * 1000, also=stale)
+        finally:
+            self._turn.release()
+
+    async def let_out(self) -> None:
+        """Wait until what was asked for has gone out, or for as long as a leave would wait for its answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(LEAVE_S, self._client.config["default.api.timeout.ms"] / 1000)), self._turn:
+                pass
 
     def _group_id(self) -> str:
         if self._group is None:

@@ -94,7 +94,7 @@ class Consumer(SyncClient[Admin]):
         self._revoke_for_good()
         self._share = None
         if self._subscription is not None:
-            self._background.call(self._subscription.end())
+            self._background.call(self._leave(self._subscription))
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
         """Read these partitions, without a group's help. Positions: committed ones, else `auto.offset.reset`."""
@@ -361,4 +361,9 @@ class Consumer(SyncClient[Admin]):
     async def _shut(self) -> None:
         await self._positions.close()
         if self._subscription is not None:
-            await self._subscription.end()
+            await self._leave(self._subscription)
+
+    async def _leave(self, subscription: Subscription) -> None:
+        """Leave the group once what was committed without waiting is with it."""
+        await self._commits.let_out()
+        await subscription.end()

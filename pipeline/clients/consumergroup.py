@@ -44,6 +44,7 @@ class ConsumerGroupMembership:
         self._config = config
         self._topics: list[str] = []
         self._owned: list[TopicPartition] = []
+        self._losses = 0  # how often the membership ended: the member's id stays the same
         self._share: list[TopicPartition] | None = None  # as the coordinator sent it last
         self._interval_ms = FIRST_INTERVAL_MS
         self._heart: asyncio.Task[None] | None = None
@@ -58,6 +59,11 @@ class ConsumerGroupMembership:
             "member_id": self.member_id if self.generation_id > JOINING else "",
             "group_instance_id": self.group_instance_id,
         }
+
+    def standing(self, tps: Iterable[TopicPartition]) -> object:
+        """What a commit of these partitions stands on: while it is equal, one may be tried again with a new identity, since no
+        other member has got them."""
+        return self._losses, set(tps) & set(self._owned)
 
     async def join(self, topics: Iterable[str], owned: Sequence[TopicPartition] = ()) -> list[TopicPartition] | None:
         """Join, or say what the consumer still owns, and give the share that the coordinator has for it. None: the partitions
@@ -97,6 +103,7 @@ class ConsumerGroupMembership:
         return share
 
     def _forget(self) -> None:
+        self._losses += 1
         self.generation_id = JOINING
         self._share = None
 

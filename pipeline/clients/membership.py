@@ -67,6 +67,10 @@ class Membership:
             "group_instance_id": self.group_instance_id,
         }
 
+    def standing(self, tps: Iterable[TopicPartition]) -> object:
+        """What a commit of these partitions stands on: while it is equal, one may be tried again with a new identity."""
+        return self.member_id, self.generation_id
+
     async def join(self, topics: Iterable[str], owned: Sequence[TopicPartition] = ()) -> list[TopicPartition] | None:
         """Join (again) and give the new assignment, however long the others take. None: the partitions that the member
         `owned` meanwhile are lost, and it has to join without them. Raises KafkaError if it never can."""

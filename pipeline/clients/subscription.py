@@ -79,6 +79,10 @@ class Subscription:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._member.group}`")
         return identity
 
+    def standing(self, tps: Iterable[TopicPartition]) -> object:
+        """What a commit of these partitions stands on; see the memberships."""
+        return self._member.standing(tps)
+
     def begin(self, topics: Topics) -> None:
         """Take part for these topics, or for all of a pattern or filter."""
         if isinstance(topics, re.Pattern):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from penstock.pipeline.clients.producer import Producer
 from support import asking
 from support.patience import until
 
+TopicPartition = tuple[str, int]
 GROUP = "group"
+LIMIT_S = 120.0
+ALL = 1_000_000
 COMMON: dict[str, Any] = {
     "group.id": GROUP,
     "auto.offset.reset": "earliest",
@@ -90,3 +94,73 @@ def test_a_transaction_of_a_member_that_was_thrown_out_commits_no_offsets(
 def test_a_consumer_that_never_subscribed_has_no_membership(penstock_broker: Broker) -> None:
     with Consumer(penstock_broker.bootstrap, **CLASSIC) as consumer:
         assert consumer.membership() == {}
+
+
+def test_a_commit_that_is_tried_again_takes_no_later_one_back(penstock_broker: Broker) -> None:
+    asking.create(penstock_broker, "t")
+    tp = ("t", 0)
+    answers: queue.Queue[KafkaError | None] = queue.Queue()
+    with Consumer(penstock_broker.bootstrap, **CLASSIC) as consumer:
+        consumer.assign([tp])
+        refused = penstock_broker.faults.error("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=2)
+        consumer.commit_async({tp: 3}, answers.put)
+        consumer.commit_async({tp: 7}, answers.put)
+        consumer.commit_async({tp: 10}, answers.put)
+        assert [answers.get(timeout=LIMIT_S) for _ in range(3)] == [None] * 3
+        assert (refused.hits, consumer.committed([tp])) == (2, {tp: (10, "")})
+
+
+def test_what_was_committed_without_waiting_goes_out_before_the_consumer_leaves(
+    penstock_broker: Broker, given: dict[str, Any]
+) -> None:
+    asking.create(penstock_broker, "t")
+    answers: queue.Queue[KafkaError | None] = queue.Queue()
+    with Consumer(penstock_broker.bootstrap, **given) as consumer:
+        consumer.subscribe(["t"])
+        settle([1], consumer)
+        for offset in range(1, 6):
+            consumer.commit_async({("t", 0): offset}, answers.put)
+    assert [answers.get(timeout=LIMIT_S) for _ in range(5)] == [None] * 5
+
+
+def test_a_commit_that_is_tried_again_is_that_of_the_member_that_asked_for_it(
+    penstock_broker: Broker, given: dict[str, Any]
+) -> None:
+    asking.create(penstock_broker, "t", partitions=2)
+    answers: queue.Queue[KafkaError | None] = queue.Queue()
+    with Consumer(penstock_broker.bootstrap, **given) as first, Consumer(penstock_broker.bootstrap, **given) as second:
+        first.subscribe(["t"])
+        settle([2], first)
+        refused = penstock_broker.faults.error("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=ALL)
+        first.commit_async(dict.fromkeys(first.assignment(), 3), answers.put)
+        until(lambda: refused.hits > 0, "a try that is refused")
+        second.subscribe(["t"])
+        settle([1, 1], first, second)
+        penstock_broker.faults.clear()
+        (tp,) = second.assignment()
+        second.commit({tp: 10})
+        error = answers.get(timeout=LIMIT_S)
+        assert error is not None and error.code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+        assert second.committed([tp]) == {tp: (10, "")}
+
+
+def test_a_new_epoch_renews_commits_of_partitions_that_stay_and_of_no_others(penstock_broker: Broker) -> None:
+    asking.create(penstock_broker, "t", partitions=2)
+    answers: queue.Queue[tuple[TopicPartition, KafkaError | None]] = queue.Queue()
+    with Consumer(penstock_broker.bootstrap, **NEWER) as first, Consumer(penstock_broker.bootstrap, **NEWER) as second:
+        first.subscribe(["t"])
+        settle([2], first)
+        refused = penstock_broker.faults.error("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=ALL)
+        for tp in first.assignment():
+            first.commit_async({tp: 3}, lambda error, tp=tp: answers.put((tp, error)))  # type: ignore[misc]  # mypy can't infer
+        until(lambda: refused.hits > 0, "a try that is refused")
+        second.subscribe(["t"])
+        settle([1, 1], first, second)
+        penstock_broker.faults.clear()
+        (moved,), (kept,) = second.assignment(), first.assignment()
+        second.commit({moved: 10})
+        heard = dict(answers.get(timeout=LIMIT_S) for _ in range(2))
+        assert heard[kept] is None
+        error = heard[moved]
+        assert error is not None and error.code == ErrorCode.ILLEGAL_GENERATION
+        assert second.committed([moved, kept]) == {moved: (10, ""), kept: (3, "")}
