@@ -91,6 +91,8 @@ class Consumer(SyncClient[Admin]):
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
+        if self._subscription is not None:
+            self._subscription.drop_join()
         self._revoke_for_good()
         self._share = None
         if self._subscription is not None:
@@ -240,9 +242,9 @@ class Consumer(SyncClient[Admin]):
         subscription = self._subscription
         if subscription is None:
             return
-        subscription.note_poll()
         if not subscription.is_active:
             return
+        subscription.note_poll()
         reads_on = subscription.keeps_partitions and bool(self.assignment())
         try:
             if self._share is None:

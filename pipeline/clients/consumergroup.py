@@ -44,6 +44,7 @@ class ConsumerGroupMembership:
         self._config = config
         self._topics: list[str] = []
         self._owned: list[TopicPartition] = []
+        self._may_be_known = False  # to the coordinator: a join has no answer yet
         self._losses = 0  # how often the membership ended: the member's id stays the same
         self._share: list[TopicPartition] | None = None  # as the coordinator sent it last
         self._interval_ms = FIRST_INTERVAL_MS
@@ -83,6 +84,7 @@ class ConsumerGroupMembership:
                             return None
                     elif not error.retriable:
                         self._stop_heart()
+                        self._may_be_known = False
                         self.lost = True  # without heartbeats the partitions that it keeps become others'
                         raise self._in_words(error) from error
                     self._log.debug("joining again: %s", error)
@@ -104,6 +106,7 @@ class ConsumerGroupMembership:
 
     def _forget(self) -> None:
         self._losses += 1
+        self._may_be_known = False
         self.generation_id = JOINING
         self._share = None
 
@@ -133,6 +136,7 @@ class ConsumerGroupMembership:
                 server_assignor=self._config["group.remote.assignor"],
                 topic_partitions=owned,
             )
+            self._may_be_known = True
             answer: ConsumerGroupHeartbeatResponse = await self._client.ask_coordinator(self.group, "group", request)
             self.generation_id = answer.member_epoch
             self._interval_ms = answer.heartbeat_interval_ms or self._interval_ms
@@ -184,7 +188,7 @@ class ConsumerGroupMembership:
         """Leave, so that the others need not wait for the session's end. A static member says that it may come back."""
         self._stop_heart()
         self.joined, self.lost = False, True
-        if self.generation_id == JOINING:
+        if self.generation_id == JOINING and not self._may_be_known:
             return
         self._forget()
         epoch = LEAVING if self.group_instance_id is None else LEAVING_FOR_A_WHILE

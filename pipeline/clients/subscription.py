@@ -59,6 +59,7 @@ class Subscription:
         self._look_at = 0.0
         self._look: Question[Cluster] = Question(background)
         self._join: Question[list[TopicPartition] | None] = Question(background)
+        self._joining: frozenset[str] = frozenset()  # for which topics
 
     @property
     def is_active(self) -> bool:
@@ -133,8 +134,13 @@ class Subscription:
                 return None
             if not self.keeps_partitions:
                 revoke(step_s)
+            self._joining = self._topics
         owned = assigned()
-        return self._join.answer(step_s(), lambda: member.join(self._topics, owned))
+        share = self._join.answer(step_s(), lambda: member.join(self._joining, owned))
+        if self._joining != self._topics:  # the consumer subscribed again meanwhile: the share isn't of its topics
+            member.joined = False
+            return None
+        return share
 
     def _look_at_topics(self, wait_s: float) -> None:
         """Once in `metadata.max.age.ms` (and before the first join): new topics of a filter, grown topics. While a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.consumer import Consumer
 from penstock.pipeline.clients.producer import Producer
 from support import asking
@@ -164,3 +166,52 @@ def test_a_new_epoch_renews_commits_of_partitions_that_stay_and_of_no_others(pen
         error = heard[moved]
         assert error is not None and error.code == ErrorCode.ILLEGAL_GENERATION
         assert second.committed([moved, kept]) == {moved: (10, ""), kept: (3, "")}
+
+
+def hold_joins(broker: Broker, given: dict[str, Any]) -> Any:
+    """Have every join be tried again until the faults are cleared; those of the newer protocol are carried out, unanswered."""
+    if "group.protocol" in given:
+        return broker.faults.lose_answer("ConsumerGroupHeartbeat", times=ALL)
+    return broker.faults.error("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", times=ALL)
+
+
+def test_a_join_ends_with_the_subscription(penstock_broker: Broker, given: dict[str, Any]) -> None:
+    asking.create(penstock_broker, "t", partitions=2)
+    with Consumer(penstock_broker.bootstrap, **given) as goes, Consumer(penstock_broker.bootstrap, **given) as stays:
+        goes.subscribe(["t"])
+        held = hold_joins(penstock_broker, given)
+        until(lambda: goes.poll(0.05) == [] and held.hits > 0, "a join under way")
+        goes.unsubscribe()
+        penstock_broker.faults.clear()
+        stays.subscribe(["t"])
+        settle([2, 0], stays, goes)
+        for _ in range(20):
+            settle([2, 0], stays, goes)
+
+
+def test_a_member_leaves_whose_join_others_hold_up(penstock_broker: Broker) -> None:
+    async def members() -> int:
+        async with Admin(penstock_broker.bootstrap) as admin:
+            return len((await admin.describe_group(GROUP)).members)
+
+    asking.create(penstock_broker, "t", partitions=2)
+    with Consumer(penstock_broker.bootstrap, **CLASSIC) as stays, Consumer(penstock_broker.bootstrap, **CLASSIC) as goes:
+        stays.subscribe(["t"])
+        settle([2], stays)
+        goes.subscribe(["t"])
+        until(lambda: goes.poll(0.05) == [] and asyncio.run(members()) == 2, "two members")
+        goes.unsubscribe()
+        until(lambda: stays.poll(0.05) == [] and asyncio.run(members()) == 1, "one member")
+        settle([2], stays)
+
+
+def test_a_join_for_other_topics_gives_no_share(penstock_broker: Broker, given: dict[str, Any]) -> None:
+    asking.create(penstock_broker, "before", "after")
+    with Consumer(penstock_broker.bootstrap, **given) as consumer:
+        consumer.subscribe(["before"])
+        held = hold_joins(penstock_broker, given)
+        until(lambda: consumer.poll(0.05) == [] and held.hits > 0, "a join under way")
+        consumer.subscribe(["after"])
+        penstock_broker.faults.clear()
+        until(lambda: consumer.poll(0.05) == [] and bool(consumer.assignment()), "a share")
+        assert consumer.assignment() == [("after", 0)]
