@@ -194,10 +194,17 @@ class ConsumerConnector:
 
     def shutdown(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit (with `enable.auto.commit`), leave the group, end the loops over the streams. A broker that gives no answer is
-        waited for at most so long. Shutting down twice is nothing. Raises RuntimeError in a callback."""
+        waited for at most so long. Shutting down twice is nothing. Raises RuntimeError in a callback. What a stream's callback
+        raises is raised once all streams have ended."""
         if any(stream.is_in_callback for stream in self._streams):
             raise RuntimeError("a callback of a stream cannot shut its connector down")
         self._ended = True
         deadline = time.monotonic() + timeout_s
+        failures: list[Exception] = []
         for stream in self._streams:
-            stream.end(max(0.0, deadline - time.monotonic()))
+            try:
+                stream.end(max(0.0, deadline - time.monotonic()))
+            except Exception as error:  # noqa: BLE001  users' callbacks raise anything
+                failures.append(error)
+        if failures:
+            raise failures[0]

@@ -208,6 +208,24 @@ def test_callbacks_that_commit_do_not_wait_for_each_other(shared_broker: BrokerP
         assert set(revoked) >= {(topic, n) for n in range(4)}
 
 
+def test_shutdown_ends_all_streams_though_callbacks_raise(shared_broker: BrokerProcess, new_topic: Names) -> None:
+    topic = new_topic("raising")
+    asking.create(shared_broker, topic, partitions=3)
+    ends = threading.get_ident()
+
+    def refuse(tps: list[tuple[str, int]]) -> None:
+        if threading.get_ident() == ends:
+            raise ValueError(f"{tps} stay")
+
+    connector = ConsumerConnector(shared_broker.bootstrap, group_id=new_topic("group"), **QUICK)
+    streams = connector.create_message_streams({topic: 3}, on_revoked=refuse)[topic]
+    readers = [Reader(stream) for stream in streams]
+    until(lambda: all(len(reader.partitions) == 1 for reader in readers), "each stream's partition")
+    with pytest.raises(ValueError, match="stay"):
+        connector.shutdown()
+    until(lambda: not any(reader.is_alive() for reader in readers), "the end of all loops")
+
+
 def test_a_connector_refuses_what_makes_no_streams(shared_broker: BrokerProcess, new_topic: Names) -> None:
     with pytest.raises(ConfigError, match=r"message streams need `group\.id`"):
         ConsumerConnector(shared_broker.bootstrap)
