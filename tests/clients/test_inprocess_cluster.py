@@ -231,10 +231,9 @@ def left_over() -> Iterator[None]:
     """Nothing of what a test starts in this process may be left at its end."""
     with Cluster(brokers=3):
         pass  # What the first one loads for good, and the network threads' descriptors, which are used again.
-    threads, descriptors = threading.active_count(), count_descriptors()
+    threads = threading.active_count()
     yield
     until(lambda: threading.active_count() <= threads, "all threads to end", lambda: str(threading.enumerate()))
-    assert count_descriptors() <= descriptors
 
 
 def count_descriptors() -> int:
@@ -244,7 +243,10 @@ def count_descriptors() -> int:
 
 @pytest.mark.usefixtures("left_over")
 def test_clusters_leave_no_threads_and_descriptors_behind() -> None:
-    for _ in range(3):
+    counts: list[int] = []
+    # Network threads' descriptors are used again, and how many there are depends on what overlaps; what leaks grows each time.
+    while len(counts) < 3 or counts[-1] > counts[-3]:
+        assert len(counts) < 12, counts
         with Cluster(brokers=3) as cluster:
             cluster.kill(1, expire=True)
             cluster.pause(2)
@@ -252,3 +254,4 @@ def test_clusters_leave_no_threads_and_descriptors_behind() -> None:
             cluster.start(1)
             cluster.pause(2)
             cluster.kill(3)
+        counts.append(count_descriptors())
