@@ -353,6 +353,7 @@ class Server:
         joining.hear(context, lambda: data_plane.set_addresses(context.addresses()))
         self._undo.append(self._cluster.leave)
         await self._cluster.join()
+        context.coordinators.joined()
 
     async def _open_rest(self, topics: Topics, coordinators: Coordinators) -> None:
         await topics.logs.open_rest()

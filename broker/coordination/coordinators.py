@@ -39,6 +39,10 @@ class Coordinators:
         self.groups.is_alone = self.transactions.is_alone = False
         self._start_sweeps()
 
+    def joined(self) -> None:
+        """This broker is registered in its cluster: prepare for the time in which the store doesn't answer."""
+        self.transactions.spawn(self.transactions.producer_ids.take_first_block())
+
     def elected(self, topic: str, partition: int, leader_epoch: int, unclean_epoch: int = -1) -> None:
         """This broker leads a partition of an internal topic in that epoch. unclean_epoch: the newest that an unclean election
         began; -1: none."""

@@ -44,6 +44,8 @@ BELIEVED = 1 << 62
 
 STORE_WAIT_S = 5.0
 """So long an id waits for the store. A broker that is cut off from ZooKeeper then sends its client to another one."""
+FIRST_RETRY_S = 0.5
+"""How often a broker tries to take its first block."""
 
 _log = log.get(__name__)
 
@@ -72,16 +74,35 @@ class ProducerIds:
         """
         if self._next == self._end:
             try:
-                async with asyncio.timeout(STORE_WAIT_S), self._taking:
-                    if self._next == self._end:
-                        self._next = await self._take_block()
-                        self._end = self._next + BLOCK_SIZE
-            except (StoreError, TimeoutError) as error:
-                why = str(error) or f"the metadata store gives no answer for {STORE_WAIT_S:g} s"
-                _log.error("no producer ids: %s", why)
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why) from error
+                await self._fill()
+            except KafkaError as error:
+                if error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                    _log.error("no producer ids: %s", error)
+                raise
         self._next += 1
         return self._next - 1
+
+    async def take_first_block(self) -> None:
+        """Take a block before a producer asks for an id, as Kafka's ZkProducerIdManager does: a broker that is cut off from the
+        store later has ids left. Tries until the logs are open and the store answers.
+        """
+        while self._next == self._end:
+            try:
+                await self._fill()
+            except KafkaError as error:
+                _log.debug("no producer ids yet: %s", error)
+                await asyncio.sleep(FIRST_RETRY_S)
+
+    async def _fill(self) -> None:
+        """Take a block if none is left. Raises KafkaError."""
+        try:
+            async with asyncio.timeout(STORE_WAIT_S), self._taking:
+                if self._next == self._end:
+                    self._next = await self._take_block()
+                    self._end = self._next + BLOCK_SIZE
+        except (StoreError, TimeoutError) as error:
+            why = str(error) or f"the metadata store gives no answer for {STORE_WAIT_S:g} s"
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why) from error
 
     async def _take_block(self) -> int:
         highest = await self._highest_known()

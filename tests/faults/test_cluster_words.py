@@ -14,9 +14,12 @@ from kazoo.security import make_acl
 
 from penstock.broker.process import PROGRAM
 from penstock.broker.store.base import paths
+from penstock.errors import ErrorCode
 from penstock.ports import hold_ports
+from penstock.pyx.wire.messages import InitProducerIdRequest
 from support.asking import complaint
 from support.cluster_world import ClusterProcesses, cluster
+from support.harness import WireConnection
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected
 
@@ -102,6 +105,8 @@ def test_commands_end_by_their_timeout_while_zookeeper_hangs(own_zookeeper: ZooK
     with cluster(own_zookeeper, tmp_path) as world:
         world.create("t")
         assert run(world, "produce", "t", stdin="a\n").returncode == 0
+        for number in world.brokers:
+            until_said(world, number, r"producer ids from \d+ to")
         process = own_zookeeper.process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
@@ -113,6 +118,13 @@ def test_commands_end_by_their_timeout_while_zookeeper_hangs(own_zookeeper: ZooK
             assert "hint: `penstock cluster" in consumed.stderr
             shown = run(world, "cluster")
             assert "no controller: is ZooKeeper" in shown.stdout, shown
+            # Each broker has a block of ids since its start, and the followers still fetch: acks=all goes on.
+            produced = run(world, "produce", "t", "--timeout", "30", stdin="x\n")
+            assert produced.returncode == 0, produced
+            for broker in world.brokers.values():
+                with WireConnection(broker.bootstrap) as wire:
+                    while wire.ask(InitProducerIdRequest(transactional_id=None), 4).error_code == ErrorCode.NONE:
+                        pass
             produced = run(world, "produce", "t", "--timeout", "3", stdin="x\n")
             assert produced.returncode == 1 and "producer id" in produced.stderr, produced
         finally:

@@ -71,3 +71,35 @@ def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
         play(ZooKeeperHome(proxy.address), scenario)
     finally:
         proxy.close()
+
+
+@pytest.mark.kafka
+def test_the_first_block_is_there_before_the_store_goes_away(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producerids, "STORE_WAIT_S", 0.2)
+    monkeypatch.setattr(producerids, "FIRST_RETRY_S", 0.01)
+    proxy = CuttingProxy(zookeeper.port)
+    closed_logs = 3
+
+    async def known_by_own_logs() -> int:
+        nonlocal closed_logs
+        if closed_logs:
+            closed_logs -= 1
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "logs are not open yet")
+        return 77
+
+    async def scenario(home: Home) -> None:
+        ids = ProducerIds(await home.session(), 1, known_by_own_logs, lambda: 0)
+        async with asyncio.timeout(WAIT_S):
+            await ids.take_first_block()
+            assert not closed_logs
+            proxy.cut(refuse=True)
+            given = [await ids.next() for _ in range(BLOCK_SIZE)]
+            assert min(given) > 77 and len(set(given)) == BLOCK_SIZE
+            with pytest.raises(KafkaError) as caught:
+                await ids.next()
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    try:
+        play(ZooKeeperHome(proxy.address), scenario)
+    finally:
+        proxy.close()
