@@ -5,6 +5,8 @@ server          one broker: what is started in which order, and stopped in the r
 check           `penstock broker --check`: whether a start could work, without a change to anything
 kernelfeatures  which of the kernel's features this process has
 context         the broker's parts, as each handler gets them
+clustermember   this broker as one of a cluster: what handlers ask of it, and what it counts
+endpoint        where a listener is reached
 dispatch        from a request's bytes to its handler and back
 refusal         an answer that carries one error code wherever its API has a place for it
 patience        how long a request waits for work that may wait for a disk

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import LISTEN, Listener, refused
 from penstock.broker.logs.folder import DIRECTORY_ID, HAS_STORE, META, STORE, FolderError, member_of, read_meta
 from penstock.broker.logs.lock import LOCK

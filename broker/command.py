@@ -17,7 +17,7 @@ import click
 from penstock import failpoints, interrupts, log, notify, tasks
 from penstock.broker import check, descriptors, kernelfeatures
 from penstock.broker.configs.brokerconfig import BrokerConfig, http_address, load
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import DEFAULT_LISTEN, Listener, plan
 from penstock.broker.logs.folder import FolderError
 from penstock.broker.metadata import Way

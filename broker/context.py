@@ -4,57 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock import log
 from penstock.broker import lasttime
 from penstock.broker.clock import AgeClock
+from penstock.broker.clustermember import ClusterMember, ReplicationFigures
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.brokernodes import BrokerNodes
-from penstock.broker.configs.entities import Entities, Entity
+from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
-from penstock.broker.configs.groupresource import parse_group_config
-from penstock.broker.configs.quotas import quotas_of, text_of_quota
-from penstock.broker.configs.scram import MECHANISMS, check_text, credentials_of
+from penstock.broker.configs.quotas import quotas_of
+from penstock.broker.configs.scram import credentials_of
+from penstock.broker.configs.storedentity import check_stored
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
-from penstock.broker.coordination.parts import BrokerSender
 from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.patience import Patience
 from penstock.broker.replication.commits import Commits
-from penstock.broker.store.base import BadValueError, Store
+from penstock.broker.store.base import Store
 from penstock.broker.topics.changes import Topics
 from penstock.broker.turns import Turns
-from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager
 
-if TYPE_CHECKING:  # One node loads nothing of what a cluster needs.
-    from penstock.broker.cluster.messages import (
-        AlterPartition,
-        AlterPartitionAnswer,
-        LeaderAndIsrAnswer,
-        LeaderAndIsrRequest,
-        Partition,
-        StopReplica,
-        StopReplicaAnswer,
-        UpdateMetadata,
-    )
-
 _log = log.get(__name__)
-
-
-class Endpoint(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -66,122 +43,6 @@ class Call:
     peer: str  # "host:port" of the client
     listener: str
     turns: Turns = field(default_factory=Turns)
-
-
-class ReplicationFigures(NamedTuple):
-    """What one broker of a cluster counts of replication, since its start, and how it is now."""
-
-    lease_left_ms: int | None = None  # None: it needs none
-    isolated: int = 0  # partitions that it leads, and serves to no client
-    is_controller: bool = True
-    controller_queue: int = 0
-    elections: int = 0
-    unclean_elections: int = 0
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    lag: int = 0  # the most records that one of its replicas lacks
-    fetched_bytes: int = 0
-    fetch_errors: int = 0
-    refused_truncations: int = 0
-    begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
-    sessions_lost: int = 0
-
-
-class ClusterMember(BrokerSender, Protocol):
-    """What handlers of other brokers' requests ask of this broker, as one of a cluster. All on the loop but `topic_names`."""
-
-    @property
-    def topic_names(self) -> Mapping[bytes, str]:
-        """The topics that this broker knows, by their ids; read by a thread, too, while the loop changes it."""
-        ...
-
-    @property
-    def is_pictured(self) -> bool:
-        """Whether this broker has been told of all partitions."""
-        ...
-
-    async def pictured(self) -> None:
-        """Return once it has, or after a while."""
-        ...
-
-    @property
-    def controller(self) -> int:
-        """The broker that is the controller, as it has told this one; -1: none has."""
-        ...
-
-    @property
-    def controller_epoch(self) -> int:
-        """Of the newest controller that this one has heard of."""
-        ...
-
-    def brokers_for(self, listener: str) -> Mapping[int, Endpoint]:
-        """The brokers that live, and where the clients of a listener reach them."""
-        ...
-
-    @property
-    def racks(self) -> Mapping[int, str]:
-        """Where brokers stand that say it."""
-        ...
-
-    @property
-    def refused_reassignment(self) -> str | None:
-        """As the controller: what is said of a wish to move replicas that an old tool has left in the store; None: none."""
-        ...
-
-    @property
-    def figures(self) -> ReplicationFigures:
-        """What it counts."""
-        ...
-
-    async def low_watermark(self, partition: Partition, topic_id: bytes, offset: int) -> int:
-        """Wait until the logs of all live replicas of a partition that this broker leads begin at an offset or later;
-        answers it. Raises KafkaError, also once a later topic has the name."""
-        ...
-
-    async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
-        """Take roles."""
-        ...
-
-    async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
-        """Stop replicas."""
-        ...
-
-    async def on_update_metadata(self, update: UpdateMetadata) -> int:
-        """Take what is known of brokers and partitions; an error code."""
-        ...
-
-    def name_of(self, topic_id: bytes) -> str:
-        """As the controller: the name of a topic. Raises KafkaError: NOT_CONTROLLER, or UNKNOWN_TOPIC_ID."""
-        ...
-
-    async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
-        """As the controller: answer each proposal."""
-        ...
-
-    async def on_elect_leaders(
-        self, asked: Sequence[Partition] | None, *, unclean: bool, timeout_ms: int
-    ) -> Mapping[Partition, int] | None:
-        """As the controller: elect preferred leaders, or whoever lives; an error code each. None: this isn't the controller."""
-        ...
-
-    async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
-        """As the controller: move what a broker leads to others; an error code, and what it still leads."""
-        ...
-
-
-def _check_stored(entity: Entity, key: str, text: str) -> None:
-    """Raise BadValueError for a config that no such entity can have."""
-    try:
-        if entity.group is not None:
-            parse_group_config(key, text)
-        elif any(key == name for name, _ in MECHANISMS.values()):
-            check_text(text)
-        else:
-            text_of_quota(entity, key, float(text))
-    except KafkaError as error:
-        raise BadValueError(entity.path, error.what) from None
-    except ValueError as error:
-        raise BadValueError(entity.path, f"`{key}`: {error}") from None
 
 
 @dataclass
@@ -220,7 +81,7 @@ class Context:
     ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
-        self.entities = Entities(self.store, is_shared=self.is_member, check=_check_stored)
+        self.entities = Entities(self.store, is_shared=self.is_member, check=check_stored)
         self.broker_nodes = BrokerNodes(
             self.node_id, self.config, self.store, is_shared=self.is_member, changed=self.topics.broker_configs_changed
         )

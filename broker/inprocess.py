@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from penstock.broker.configs.brokerconfig import load
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.faults import Faults
 from penstock.broker.listeners import single
 from penstock.broker.neighbours import Neighbours

@@ -21,7 +21,7 @@ from penstock import log
 from penstock.broker import tasks
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import INT_MAX
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.config import ConfigError, parse_list
 from penstock.pyx.net.border import DataPlane
 

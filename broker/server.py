@@ -30,9 +30,10 @@ from penstock.broker import descriptors, tasks
 from penstock.broker.backups import Backups
 from penstock.broker.configs.brokerconfig import BrokerConfig, http_address
 from penstock.broker.configs.flushes import Flushes
-from penstock.broker.context import Context, Endpoint
+from penstock.broker.context import Context
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch, serve_brokers
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.epochs import SINCE_MS, STEPS, next_epoch
 from penstock.broker.faults import Faults
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, between_brokers, bind, refused

@@ -8,8 +8,9 @@ over the answer is REQUEST_TIMED_OUT, and the work goes on.
 import asyncio
 
 from penstock.broker.cluster.messages import Partition
+from penstock.broker.clustermember import ClusterMember
 from penstock.broker.configs.topicconfig import topic_value
-from penstock.broker.context import Call, ClusterMember, Context
+from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import INTERNAL, Topic
 from penstock.errors import ErrorCode, KafkaError

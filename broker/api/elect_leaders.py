@@ -9,7 +9,8 @@ named, and those that weren't named (null = all) aren't answered.
 
 from collections.abc import Mapping
 
-from penstock.broker.context import Call, ClusterMember, Context
+from penstock.broker.clustermember import ClusterMember
+from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 

@@ -10,6 +10,7 @@ brokernodes    what was altered at run time for brokers: in the store and in for
 entities       configs of users, client ids and addresses in the store
 quotas         client quotas: stored and described
 scram          SCRAM credentials: stored and described
+storedentity   whether an entity can have a config that the store says it has
 flushes        which transactions are flushed
 features       the cluster's features and the level of each
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.context import ReplicationFigures
+from penstock.broker.clustermember import ReplicationFigures
 from penstock.broker.metrics.families import (
     ACTIVE_CONTROLLERS,
     COPIES_BEGUN_AGAIN,

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import log
-from penstock.broker.context import Context, Endpoint
+from penstock.broker.context import Context
 from penstock.broker.coordination.grouplag import GroupLag
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.metrics import clients, cluster, replication
 from penstock.broker.metrics.bounds import Bounds

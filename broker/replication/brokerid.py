@@ -21,7 +21,7 @@ from typing import Any
 from penstock import log
 from penstock.broker.cluster import registration
 from penstock.broker.cluster.registration import OwnRegistration
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import PLAINTEXT, Listener
 from penstock.broker.logs.lock import LOCK
 from penstock.broker.logs.logdirs import LogDirs

@@ -32,11 +32,12 @@ from penstock.broker.cluster.messages import (
     UpdateMetadata,
 )
 from penstock.broker.cluster.registration import OwnRegistration, on_lost, on_roles
+from penstock.broker.clustermember import ReplicationFigures
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.brokernodes import BrokerNodes
 from penstock.broker.configs.entities import Entities
 from penstock.broker.configs.features import Features
-from penstock.broker.context import Endpoint, ReplicationFigures
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.replication import brokerid, requests
 from penstock.broker.replication.configchanges import ConfigChanges

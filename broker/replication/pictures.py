@@ -32,7 +32,7 @@ from penstock.broker.cluster.messages import (
     PartitionMetadata,
     UpdateMetadata,
 )
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.errors import ErrorCode
 
 PARTITIONS_AT_A_TIME = 2_500  # no piece may hold the loop of the one that gets it

@@ -13,7 +13,7 @@ from penstock import log
 from penstock.broker.cluster.leaderandisr import LeaderAndIsr, read_state
 from penstock.broker.cluster.planning import PartitionImage, image_of
 from penstock.broker.cluster.registration import Incarnation, Registration, read_incarnation, read_registration
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.replication.brokerid import read_endpoints, read_rack
 from penstock.broker.store.base import BadValueError, NoNodeError, Store, Watch, paths
 from penstock.broker.store.values import INT_MAX, Fields

@@ -12,7 +12,7 @@ from penstock.broker.cluster.messages import (
     StopReplicaAnswer,
     UpdateMetadata,
 )
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 
 
 class ControllerSender(Protocol):

@@ -28,7 +28,7 @@ from penstock.broker.cluster.messages import (
 from penstock.broker.cluster.registration import OwnRegistration
 from penstock.broker.cluster.replica import Replica, on_role
 from penstock.broker.configs.confignodes import config_json
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.replication import brokerid, topicdeletions
 from penstock.broker.replication.controllership import Controllership
 from penstock.broker.replication.electioncount import ElectionCount

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
 from penstock.broker.store.base import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import single
 from penstock.broker.server import ServerError, _register
 from penstock.broker.store import sound

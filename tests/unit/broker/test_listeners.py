@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from penstock.broker.configs.brokerconfig import load
-from penstock.broker.context import Endpoint
+from penstock.broker.endpoint import Endpoint
 from penstock.broker.listeners import Listener, between_brokers, bind, plan
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker import turns
-from penstock.broker.context import ReplicationFigures
+from penstock.broker.clustermember import ReplicationFigures
 from penstock.broker.metrics.bounds import PAGE_BYTES, ROWS_MAX, Bounds
 from penstock.broker.metrics.families import FAMILIES, GROUP_LAG, MESSAGES_IN
 from penstock.broker.metrics.groups import GroupGatherer
