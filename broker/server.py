@@ -349,7 +349,8 @@ class Server:
 
     async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor, data_plane: DataPlane) -> None:
         """Register, and take roles from then on. Raises StoreError."""
-        self._cluster = context.cluster = joining.membership(context, self._listeners, self._logs, executor)
+        self._cluster = joining.membership(context, self._listeners, self._logs, executor)
+        context.cluster = self._cluster.member
         self._cluster.outlived = self.failed.set
         joining.hear(context, lambda: data_plane.set_addresses(context.addresses()))
         self._undo.append(self._cluster.leave)
@@ -485,7 +486,7 @@ class Server:
 
     async def _close_folders(self, dirs: LogDirs) -> None:
         # Before a controller has dealt with what a power cut took, the next start has to find the same as this one.
-        dirs.close(clean=self._clean and (self._cluster is None or self._cluster.is_noted))
+        dirs.close(clean=self._clean and (self._cluster is None or self._cluster.member.is_noted))
 
 
 def log_dirs(data: Path, given: str | None) -> list[Path]:

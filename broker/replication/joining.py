@@ -17,6 +17,7 @@ from penstock.broker.neighbours import Neighbours
 from penstock.broker.replication.brokerid import address_of, await_id, home_of
 from penstock.broker.replication.growth import grow
 from penstock.broker.replication.homes import strange_folders
+from penstock.broker.replication.member import Member
 from penstock.broker.replication.membership import Membership
 from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.topics import ClusterTopics
@@ -104,7 +105,7 @@ class Joining:
     def membership(
         self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
     ) -> Membership:
-        """This broker as a member, which is still to `join`."""
+        """The membership of this broker, which is still to `join`."""
         dirs, topics = context.dirs, context.topics
         assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
         is_cut = any(one.partitions and one.may_be_cut and not one.was_clean for one in dirs.online)
@@ -113,25 +114,33 @@ class Joining:
                 "a power cut came before this start, or may have: where a partition has no other replica, "
                 "its newest records may be gone, also those of a committed transaction; one that is open there is aborted"
             )
-        return Membership(
+        member = Member(
             self._node_id,
             dirs.first.cluster_id,
             self._config,
-            self.store,
+            self.store.place,
             topics,
             dirs,
             logs,
             executor,
             between_brokers=context.between_brokers,
-            address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
             clean=not is_cut and not self._lost,
-            features=context.features,
             coordinators=context.coordinators,
+            noted=lambda: self._note(topics, dirs),
+            prepare=None if self._neighbours is None else self._neighbours.prepare,
+            monotonic_ms=context.monotonic_ms,
+        )
+        return Membership(
+            member,
+            self._config,
+            self.store,
+            dirs,
+            executor,
+            address=address_of(listeners, self._config["broker.rack"], context.now_ms()),
+            features=context.features,
             entities=context.entities,
             broker_nodes=context.broker_nodes,
             note_dirs=lambda: self._note_dirs(topics.marks),
-            noted=lambda: self._note(topics, dirs),
-            prepare=None if self._neighbours is None else self._neighbours.prepare,
             now_ms=context.now_ms,
             monotonic_ms=context.monotonic_ms,
         )
