@@ -357,7 +357,6 @@ PIPELINE_TARGETS = [
             Bound("client-consume-columns", "cpu_us_per_record", 1 / 8, times=CONFLUENT),
             Bound("client-consume-records", "cpu_us_per_record", 1, times=CONFLUENT),
         ),
-        why="A record is an object that Python code makes; confluent-kafka makes its own in C.",
     ),
     Target(
         "producer, columns in / records, CPU a record, 100 B",

@@ -10,7 +10,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.truncation import NO_EPOCH
 from penstock.pyx.record import columns
-from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, records_as
 
 
 class ConsumerRecord(NamedTuple):
@@ -102,8 +102,11 @@ class PartitionBuffer:
         """The next records. A batch that can't be read becomes the error."""
         taken: list[ConsumerRecord] = []
         while len(taken) < most and self._open_next():
-            while self._records and len(taken) < most:
-                taken.append(self._records.popleft())
+            if len(self._records) <= most - len(taken):
+                taken += self._records
+                self._records.clear()
+            else:
+                taken += [self._records.popleft() for _ in range(most - len(taken))]
             self.position = taken[-1].offset + 1
             self._note_epoch(self._opened)
             self._skip_left_out()
@@ -125,16 +128,11 @@ class PartitionBuffer:
         while not self._records and self._batches:
             batch = self._batches.popleft()
             try:
-                opened = records(batch)
+                self._records.extend(records_as(batch, ConsumerRecord, self.tp, self.position))
             except BatchError as error:
                 self._corrupt(batch, error)
                 return False
             self._opened = batch
-            self._records.extend(
-                ConsumerRecord(*self.tp, r.offset, r.timestamp_ms, r.key, r.value, r.headers)
-                for r in opened
-                if r.offset >= self.position
-            )
         return bool(self._records)
 
     def take_columns(self) -> PolledColumns | None:

@@ -3,9 +3,11 @@
 Source: KIP-98 for the format, KIP-32 for timestamps, KIP-82 for record headers; KIP-31 and KAFKA-3160 for messages.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from typing_extensions import Buffer
+
+_T = TypeVar("_T", bound=tuple[Any, ...])
 
 HEADER_SIZE: int
 """Bytes of a batch before its records: 61."""
@@ -104,6 +106,13 @@ def records(raw: RawBatch, limit_bytes: int = ...) -> list[Record]:
     For control data and plain consumers; `columns.decode` is the way for many records. Bytes of header names that aren't
     UTF-8 come as surrogate escapes, and go back the same way. The CRC isn't checked: `RawBatch.check` does that.
     Raises BatchError when anything inside is wrong; nothing is given then.
+    """
+
+def records_as(raw: RawBatch, kind: type[_T], before: tuple[Any, ...], first_offset: int, limit_bytes: int = ...) -> list[_T]:
+    """Open a batch as `records` does, into named tuples of another kind, without records below `first_offset`.
+
+    The fields of `kind` are those of `before`, which each record gets, then those of Record. `before` holds text, bytes and
+    numbers only. Raises TypeError when `kind` has another number of fields, BatchError as `records` does.
     """
 
 def count_records(raw: RawBatch, limit_bytes: int = ...) -> int:

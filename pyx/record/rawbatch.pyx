@@ -4,7 +4,9 @@ from collections import namedtuple
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
-from libc.stdint cimport int16_t, int32_t
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, INVALID_RECORD
@@ -19,6 +21,20 @@ from penstock.pyx.record.endian cimport get_i64
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, wrapper_open,
 )
+
+cdef extern from *:
+    """
+    // What `tuple.__new__` does for a subclass, without another tuple whose items it would copy.
+    static inline PyObject* row_new(PyObject* kind, Py_ssize_t size) {
+        PyObject* row = PyType_GenericAlloc((PyTypeObject*)kind, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (row != NULL) ((PyTupleObject*)row)->ob_hash = -1;
+    #endif
+        return row;
+    }
+    """
+    tuple row_new(object kind, Py_ssize_t size)
+    void PyObject_GC_UnTrack(object)
 
 HEADER_SIZE = RECORDS_AT
 
@@ -206,8 +222,11 @@ cdef object _some_bytes(const uint8_t* p, int64_t length):
 cdef tuple _headers_of(const RecordView* record):
     cdef const uint8_t* p = record.headers
     cdef HeaderView header
-    cdef list out = []
+    cdef list out
     cdef int32_t _i
+    if record.header_count == 0:
+        return ()
+    out = []
     for _i in range(record.header_count):
         p = record_header(p, record.end, &header)
         key = PyBytes_FromStringAndSize(<const char*>header.key, header.key_length)
@@ -215,7 +234,62 @@ cdef tuple _headers_of(const RecordView* record):
     return tuple(out)
 
 
-cdef list _messages(RawBatch raw, size_t limit_bytes):
+# Makes records of one batch: tuples of `kind`, whose fields are those of `before`, then those of Record.
+cdef class _Rows:
+    cdef object kind
+    cdef tuple before
+    cdef Py_ssize_t size
+    cdef int64_t first_offset           # records with smaller offsets are left out
+    cdef object timestamp               # of the last row: many records of a batch have the same
+    cdef int64_t timestamp_ms
+    cdef list made
+
+    def __cinit__(self, kind, tuple before, int64_t first_offset):
+        if not issubclass(kind, tuple) or len(kind._fields) != len(before) + len(Record._fields):
+            raise TypeError(f"{kind.__name__} is no named tuple of {len(before) + len(Record._fields)} fields")
+        self.kind = kind
+        self.before = before
+        self.size = len(kind._fields)
+        self.first_offset = first_offset
+        self.timestamp_ms = -1
+        self.timestamp = -1
+        self.made = []
+
+    cdef int add(
+        self, int64_t offset, int64_t timestamp_ms, object key, object value, tuple headers
+    ) except -1:
+        cdef tuple row = row_new(self.kind, self.size)
+        cdef Py_ssize_t at = PyTuple_GET_SIZE(self.before)
+        cdef Py_ssize_t i
+        for i in range(at):
+            _put(row, i, <object>PyTuple_GET_ITEM(self.before, i))
+        if timestamp_ms != self.timestamp_ms:
+            self.timestamp_ms = timestamp_ms
+            self.timestamp = timestamp_ms
+        _put(row, at, offset)
+        _put(row, at + 1, self.timestamp)
+        _put(row, at + 2, key)
+        _put(row, at + 3, value)
+        _put(row, at + 4, headers)
+        # A row leads only to numbers, text and bytes. So no cycle goes through it, and the collector need not visit it.
+        PyObject_GC_UnTrack(row)
+        self.made.append(row)
+        return 0
+
+
+cdef inline void _put(tuple row, Py_ssize_t at, object item) noexcept:
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(row, at, item)
+
+
+cdef int _add_message(_Rows rows, int64_t offset, int64_t timestamp_ms, const MessageView* message) except -1:
+    if offset < rows.first_offset:
+        return 0
+    return rows.add(offset, timestamp_ms, _some_bytes(message.key, message.key_length),
+                    _some_bytes(message.value, message.value_length), ())
+
+
+cdef int _add_messages(RawBatch raw, size_t limit_bytes, _Rows rows) except -1:
     # Of magic 0 and 1: the message, or those inside of a wrapper.
     cdef MessageView message
     cdef BatchHeader inner
@@ -224,12 +298,10 @@ cdef list _messages(RawBatch raw, size_t limit_bytes):
     cdef const uint8_t* p = raw.data
     cdef size_t left
     cdef int fault
-    cdef list out = []
     if not raw.header.attributes & CODEC_MASK:
         if not message_read(raw.data, &raw.header, &message):
             raise_fault(BATCH_BAD_RECORDS, raw.header.base_offset)
-        return [Record(message.offset, message.timestamp, _some_bytes(message.key, message.key_length),
-                       _some_bytes(message.value, message.value_length), ())]
+        return _add_message(rows, message.offset, message.timestamp, &message)
     with nogil:
         fault = wrapper_open(raw.data, &raw.header, limit_bytes, False, scratch, &found)
     if fault != BATCH_OK:
@@ -237,14 +309,11 @@ cdef list _messages(RawBatch raw, size_t limit_bytes):
     p = found.data
     left = found.n
     while left and message_next(&p, &left, raw.header.magic, &inner, &message) == BATCH_OK:
-        out.append(Record(inner_offset(&found, &message), inner_timestamp(&raw.header, &message),
-                          _some_bytes(message.key, message.key_length),
-                          _some_bytes(message.value, message.value_length), ()))
-    return out
+        _add_message(rows, inner_offset(&found, &message), inner_timestamp(&raw.header, &message), &message)
+    return 0
 
 
-def records(RawBatch raw, size_t limit_bytes=1 << 28):
-    """See rawbatch.pyi."""
+cdef int _add_records(RawBatch raw, size_t limit_bytes, _Rows rows) except -1:
     cdef vector[uint8_t] scratch
     cdef const uint8_t* p
     cdef const uint8_t* end
@@ -252,12 +321,9 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
     cdef RecordView record
     cdef int32_t last = -1
     cdef int32_t _i
-    cdef int64_t timestamp
+    cdef int64_t offset, timestamp
     cdef int fault
     cdef BatchHeader* header = &raw.header
-    cdef list out = []
-    if header.magic < MAGIC_2:
-        return _messages(raw, limit_bytes)
     with nogil:
         fault = batch_payload(raw.data, header, limit_bytes, scratch, &p, &n)
     if fault != BATCH_OK:
@@ -268,15 +334,32 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
         if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
             raise_fault(BATCH_BAD_RECORDS, header.base_offset)
         last = record.offset_delta
+        offset = record_offset(header, &record)
+        if offset < rows.first_offset:
+            continue
         timestamp = record_create_time(header, &record)
         if header.attributes & LOG_APPEND_TIME_BIT:
             timestamp = header.max_timestamp
-        out.append(Record(
-            record_offset(header, &record), timestamp, _some_bytes(record.key, record.key_length),
-            _some_bytes(record.value, record.value_length), _headers_of(&record)))
+        rows.add(offset, timestamp, _some_bytes(record.key, record.key_length),
+                 _some_bytes(record.value, record.value_length), _headers_of(&record))
     if p != end or header.record_count < 0:
         raise_fault(BATCH_BAD_RECORDS, header.base_offset)
-    return out
+    return 0
+
+
+def records(RawBatch raw, size_t limit_bytes=1 << 28):
+    """See rawbatch.pyi."""
+    return records_as(raw, Record, (), INT64_MIN, limit_bytes)
+
+
+def records_as(RawBatch raw, kind, tuple before, int64_t first_offset, size_t limit_bytes=1 << 28):
+    """See rawbatch.pyi."""
+    cdef _Rows rows = _Rows(kind, before, first_offset)
+    if raw.header.magic < MAGIC_2:
+        _add_messages(raw, limit_bytes, rows)
+    else:
+        _add_records(raw, limit_bytes, rows)
+    return rows.made
 
 
 def count_records(RawBatch raw, size_t limit_bytes=1 << 28):

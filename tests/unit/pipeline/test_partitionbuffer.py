@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import struct
+import sys
+from types import FrameType
 
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.fetcher import Fetched
-from penstock.pipeline.clients.partitionbuffer import CorruptBatchError, PartitionBuffer
+from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
@@ -39,6 +43,32 @@ def test_records_go_on_from_the_position_and_past_what_was_left_out() -> None:
     assert (buffer.position, buffer.fetch_offset, buffer.is_empty) == (4, 9, False)
     assert [r.value for r in buffer.take_records(10)] == [b"4"]
     assert (buffer.position, buffer.is_empty) == (9, True)
+
+
+def test_a_record_is_like_one_that_a_caller_makes() -> None:
+    builder = BatchBuilder()
+    builder.append(b"k", None, 7, [("h", b"x"), ("none", None)])
+    (record,) = filled(0, RawBatch(builder.build()), next_offset=1).take_records(1)
+    made = ConsumerRecord("t", 0, 0, 7, b"k", None, (("h", b"x"), ("none", None)))
+    assert (record, {record}, repr(record), type(record)) == (made, {made}, repr(made), ConsumerRecord)
+    assert [pickle.loads(pickle.dumps(record)), copy.deepcopy(record), record._replace(offset=0)] == [made] * 3
+
+
+def test_records_are_made_without_a_call_of_python_code_for_each() -> None:
+    calls: list[str] = []
+    buffer = filled(0, batch(0, 1000), batch(1000, 1000), next_offset=2000)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        polled = buffer.take_records(300), buffer.take_records(2000)
+    finally:
+        sys.setprofile(None)
+    assert [len(records) for records in polled] == [300, 1700]
+    assert len(calls) < 100
 
 
 def test_a_fetch_of_left_out_batches_alone_moves_the_position() -> None:

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,17 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
-from penstock.pyx.record.rawbatch import HEADER_SIZE, BatchError, RawBatch, Record, marker, marker_type, records, split
+from penstock.pyx.record.rawbatch import (
+    HEADER_SIZE,
+    BatchError,
+    RawBatch,
+    Record,
+    marker,
+    marker_type,
+    records,
+    records_as,
+    split,
+)
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
@@ -83,6 +93,33 @@ def test_batches_of_java(name: str) -> None:
         assert CODECS[batch.codec] in name
     found = [record for batch in batches for record in records(batch)]
     assert found == [golden_record(name, i) for i in range(60)]
+
+
+class Placed(NamedTuple):
+    """A record and where it was found."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_batches_of_java_as_tuples_of_another_kind_from_an_offset_on(name: str) -> None:
+    expected = [Placed("t", 3, *golden_record(name, i)) for i in range(60)]
+    expected = [record for record in expected if record.offset >= 1030]
+    found = [record for batch in split(JAVA[name]) for record in records_as(batch, Placed, ("t", 3), 1030)]
+    assert found == expected
+    assert {type(record) for record in found} == {Placed}
+    assert set(found) == set(expected)  # their hashes are equal, too
+
+
+def test_tuples_that_lack_fields_hold_no_record() -> None:
+    with pytest.raises(TypeError, match="Record is no named tuple of 7 fields"):
+        records_as(RawBatch(JAVA["v2-none"]), Record, ("t", 3), 0)
 
 
 @pytest.mark.parametrize("codec", CODECS)
