@@ -18,6 +18,7 @@ partitionlists    partitions and offsets as requests list them
 truncation        whether a log still has what was read of it
 
 fetcher           raw batches out of a cluster
+fetchrequest      Fetch requests, and what answers say of each partition
 sender            batches to partition leaders, in order, sent again as the same bytes
 produceframe      Produce requests as bytes, and what answers say of each partition
 transaction       raw batches in, exactly once
@@ -39,7 +40,8 @@ positions         the partitions that are read: position, fetching, pause
 partitionbuffer   what was fetched of one partition and not yet given out
 subscription      the topics of a group's member, when it joins
 commits           what a consumer commits, and when
-membership        a consumer's membership of its group
+groupmember       one member of one group, whichever protocol that has
+membership        the same where a member shares partitions out (KIP-62)
 consumergroup     the same where the coordinator shares partitions out (KIP-848)
 assignors         how a group's leader shares partitions out
 stickiness        how `sticky` and `cooperative-sticky` do that

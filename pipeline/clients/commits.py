@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question
 from penstock.pipeline.clients.client import TopicPartition
-from penstock.pipeline.clients.membership import LEAVE_S
+from penstock.pipeline.clients.groupmember import LEAVE_S
 from penstock.pipeline.clients.partitionlists import Offsets, with_metadata
 from penstock.pipeline.clients.positions import Positions
 from penstock.pipeline.clients.subscription import Subscription

@@ -10,17 +10,16 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from penstock import log, tasks
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
-from penstock.pipeline.clients.metadata import NO_TOPIC_ID
+from penstock.pipeline.clients.fetchrequest import FetchFrom, Isolation, fetch_request, parts_of
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, split
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+from penstock.pyx.wire.messages import FetchResponse
 
-Isolation = Literal["read_committed", "read_uncommitted"]
 NO_REPLICA = -1
 _fetcher_numbers = itertools.count()
 
@@ -391,19 +390,27 @@ class Fetcher:
 
     async def _fetch_from(self, node_id: int, states: list[_State]) -> None:
         asked = {(state.topic, state.partition): (state, state.generation, state.offset) for state in states}
+        topic_ids = {state.topic: state.topic_id for state in states}
+        request = fetch_request(
+            self.client,
+            [FetchFrom(state.topic, state.partition, state.offset, self._partition_max_bytes) for state in states],
+            topic_ids,
+            isolation=self._isolation,
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=self._max_bytes,
+            rack=self._rack,
+        )
         throttle_ms = 0
         try:
             timeout_ms = self.client.config["request.timeout.ms"] + self._max_wait_ms
             connection = await self.client.connection(node_id, self._purpose)
-            answer: FetchResponse = await self.client.send_on(connection, node_id, self._request(states), timeout_ms=timeout_ms)
+            answer: FetchResponse = await self.client.send_on(connection, node_id, request, timeout_ms=timeout_ms)
             raise_for(answer.error_code, f"fetch from broker {node_id}")
-            names = {state.topic_id: state.topic for state in states}
-            for topic in answer.responses:
-                name = topic.topic or names.get(bytes(topic.topic_id), "")
-                for part in topic.partitions:
-                    request = asked.pop((name, part.partition_index), None)
-                    if request is not None:
-                        self._answered(*request, part, connection.number)
+            for tp, part in parts_of(answer, topic_ids):
+                known = asked.pop(tp, None)
+                if known is not None:
+                    self._answered(*known, part, connection.number)
             throttle_ms = answer.throttle_time_ms
         except KafkaError as error:
             for state, generation, _ in asked.values():
@@ -422,31 +429,6 @@ class Fetcher:
         until = asyncio.get_running_loop().time() + throttle_ms / 1000
         for state in states:
             state.not_before = max(state.not_before, until)
-
-    def _request(self, states: list[_State]) -> FetchRequest:
-        topics: dict[str, FetchRequest.FetchTopic] = {}
-        for state in states:
-            topic = topics.get(state.topic)
-            if topic is None:
-                topic = topics[state.topic] = FetchRequest.FetchTopic(
-                    topic=state.topic, topic_id=state.topic_id or NO_TOPIC_ID, partitions=[]
-                )
-            topic.partitions.append(
-                FetchRequest.FetchPartition(
-                    partition=state.partition,
-                    current_leader_epoch=self.client.leader_epoch(state.topic, state.partition),
-                    fetch_offset=state.offset,
-                    partition_max_bytes=self._partition_max_bytes,
-                )
-            )
-        return FetchRequest(
-            max_wait_ms=self._max_wait_ms,
-            min_bytes=self._min_bytes,
-            max_bytes=self._max_bytes,
-            isolation_level=int(self._isolation == "read_committed"),
-            topics=list(topics.values()),
-            rack_id=self._rack or "",
-        )
 
     def _answered(
         self,

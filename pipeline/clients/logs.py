@@ -9,7 +9,8 @@ from typing import NamedTuple
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.fanout import ask_brokers, ask_leaders
-from penstock.pipeline.clients.fetcher import Isolation, split_sound
+from penstock.pipeline.clients.fetcher import split_sound
+from penstock.pipeline.clients.fetchrequest import FetchFrom, Isolation, fetch_request, parts_of
 from penstock.pipeline.clients.metadata import NO_TOPIC_ID
 from penstock.pipeline.clients.partitionlists import by_topic
 from penstock.pyx.record.rawbatch import RawBatch
@@ -151,7 +152,6 @@ async def fetch_at(
     """One fetch of a partition at an offset, whose first batch comes whole however small `max_bytes` is; `topic_id` None:
     that of the topic of that name. An answer without records means that the log has none there. A partition's error code that
     no other try cures is the caller's to read. Raises KafkaError, INCONSISTENT_TOPIC_ID if another topic has the name."""
-    request_type = messages.FetchRequest
     what = f"fetch of `{tp[0]}` partition {tp[1]} at {offset}"
 
     async def attempt() -> messages.FetchResponse.PartitionData:
@@ -160,24 +160,21 @@ async def fetch_at(
         wanted = known if topic_id in (None, NO_TOPIC_ID) else topic_id
         if known not in (wanted, NO_TOPIC_ID):
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{what}: the topic was created again")
-        place = request_type.FetchPartition(
-            partition=tp[1],
-            current_leader_epoch=client.leader_epoch(*tp),
-            fetch_offset=offset,
-            partition_max_bytes=max_bytes,
-        )
-        request = request_type(
+        topic_ids = {tp[0]: wanted}
+        request = fetch_request(
+            client,
+            [FetchFrom(*tp, offset, max_bytes)],
+            topic_ids,
+            isolation=isolation,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            isolation_level=int(isolation == "read_committed"),
-            topics=[request_type.FetchTopic(topic=tp[0], topic_id=wanted, partitions=[place])],
         )
         answer: messages.FetchResponse = await client.send(leader, request)
         raise_for(answer.error_code, "fetch")
-        if not answer.responses or not answer.responses[0].partitions:
+        part = dict(parts_of(answer, topic_ids)).get(tp)
+        if part is None:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{what}: the answer lacks the partition")
-        part = answer.responses[0].partitions[0]
         error = KafkaError(part.error_code, what)
         if part.error_code and error.retriable and part.error_code != ErrorCode.CORRUPT_MESSAGE:
             client.forget(tp[0])

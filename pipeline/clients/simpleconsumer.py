@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients import properties
@@ -23,27 +22,11 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.background import SyncClient
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import unpack
-from penstock.pipeline.clients.metadata import NO_TOPIC_ID
+from penstock.pipeline.clients.fetchrequest import PART_BYTES, FetchFrom, fetch_request, parts_of
 from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+from penstock.pyx.wire.messages import FetchResponse
 
 __all__ = ["EARLIEST", "LATEST", "FetchFrom", "FetchedRecords", "SimpleConsumer"]
-
-MAX_BYTES = 1 << 20
-
-
-class FetchFrom(NamedTuple):
-    """What one part of a `multifetch` asks for. The first batch comes whole, even if it has more bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int = MAX_BYTES
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Topic and partition as a pair."""
-        return self.topic, self.partition
 
 
 @dataclass(slots=True)
@@ -71,7 +54,7 @@ class SimpleConsumer(SyncClient[Admin]):
         with self._beginning():
             self._call(self._client.start())
 
-    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = MAX_BYTES) -> FetchedRecords:
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = PART_BYTES) -> FetchedRecords:
         """Records from an offset on. At the log's end it waits for `fetch.max.wait.ms`, then gives none.
 
         Raises KafkaError, such as OFFSET_OUT_OF_RANGE or UNKNOWN_TOPIC_OR_PARTITION, and CorruptBatchError where no record is
@@ -134,19 +117,27 @@ class SimpleConsumer(SyncClient[Admin]):
     ) -> None:
         """One request to a leader, for several partitions."""
         missing = dict(asked)
+        topic_ids = {topic: self._client.topic_id(topic) for topic, _ in asked}
+        config = self.config
+        request = fetch_request(
+            self._client,
+            [parts[number] for number in asked.values()],
+            topic_ids,
+            isolation=config["isolation.level"],
+            max_wait_ms=config["fetch.max.wait.ms"],
+            min_bytes=config["fetch.min.bytes"],
+            max_bytes=config["fetch.max.bytes"],
+        )
         code = int(ErrorCode.NETWORK_EXCEPTION)  # of what an answer lacks
         try:
-            request, names = self._request([parts[number] for number in asked.values()])
             answer: FetchResponse = await self._client.send(node_id, request)
             raise_for(answer.error_code, f"fetch from broker {node_id}")
-            for topic in answer.responses:
-                name = topic.topic or names.get(bytes(topic.topic_id), "")
-                for found in topic.partitions:
-                    number = missing.pop((name, found.partition_index), -1)
-                    if number >= 0 and found.error_code:
-                        self._fail(answers, number, parts[number], found.error_code)
-                    elif number >= 0:
-                        answers[number] = self._read(parts[number], found)
+            for tp, found in parts_of(answer, topic_ids):
+                number = missing.pop(tp, -1)
+                if number >= 0 and found.error_code:
+                    self._fail(answers, number, parts[number], found.error_code)
+                elif number >= 0:
+                    answers[number] = self._read(parts[number], found)
         except KafkaError as error:
             code = error.code
         for number in missing.values():
@@ -156,32 +147,6 @@ class SimpleConsumer(SyncClient[Admin]):
         error = KafkaError(code, f"fetch of `{part.topic}` partition {part.partition} at {part.offset}")
         answers[number] = FetchedRecords(part.topic, part.partition, part.offset, error=error)
         self._client.forget(part.topic)
-
-    def _request(self, parts: Iterable[FetchFrom]) -> tuple[FetchRequest, dict[bytes, str]]:
-        """A request, and the topics in it by their ids."""
-        config, client = self.config, self._client
-        topics: dict[str, FetchRequest.FetchTopic] = {}
-        for part in parts:
-            topic = topics.get(part.topic)
-            if topic is None:
-                topic_id = client.topic_id(part.topic) or NO_TOPIC_ID
-                topic = topics[part.topic] = FetchRequest.FetchTopic(topic=part.topic, topic_id=topic_id, partitions=[])
-            topic.partitions.append(
-                FetchRequest.FetchPartition(
-                    partition=part.partition,
-                    current_leader_epoch=client.leader_epoch(*part.tp),
-                    fetch_offset=part.offset,
-                    partition_max_bytes=part.max_bytes,
-                )
-            )
-        request = FetchRequest(
-            max_wait_ms=config["fetch.max.wait.ms"],
-            min_bytes=config["fetch.min.bytes"],
-            max_bytes=config["fetch.max.bytes"],
-            isolation_level=int(config["isolation.level"] == "read_committed"),
-            topics=list(topics.values()),
-        )
-        return request, {bytes(topic.topic_id): name for name, topic in topics.items()}
 
     def _read(self, part: FetchFrom, found: FetchResponse.PartitionData) -> FetchedRecords:
         config = self.config

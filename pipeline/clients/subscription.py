@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.config import Config, ConfigError
-from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.background import BackgroundLoop, Question, UnderWay
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.consumergroup import ConsumerGroupMembership
+from penstock.pipeline.clients.groupmember import GroupMember
 from penstock.pipeline.clients.membership import Membership
 from penstock.pipeline.clients.metadata import Cluster
 from penstock.pipeline.clients.positions import StepTime
@@ -52,7 +52,7 @@ class Subscription:
         self._client = client
         self._metadata_age_s = config["metadata.max.age.ms"] / 1000
         membership = ConsumerGroupMembership if config["group.protocol"] == "consumer" else Membership
-        self._member: Membership | ConsumerGroupMembership = membership(client, config["group.id"], config)
+        self._member: GroupMember = membership(client, config["group.id"], config)
         self._topics: frozenset[str] = frozenset()
         self._filter: TopicFilter | None = None
         self._shape: dict[str, int] = {}  # partition counts when the group last joined
@@ -72,16 +72,11 @@ class Subscription:
         return self._member.lost
 
     def identity(self) -> dict[str, Any]:
-        """Generation, member and instance id. Raises KafkaError UNKNOWN_MEMBER_ID if the consumer is no member, or none any
-        more."""
-        identity = self._member.identity()
-        if not identity["member_id"] or identity["generation_id"] < 0:
-            # Without them the coordinator would take a commit for one from outside.
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._member.group}`")
-        return identity
+        """Generation, member and instance id; see GroupMember."""
+        return self._member.identity()
 
     def standing(self, tps: Iterable[TopicPartition]) -> object:
-        """What a commit of these partitions stands on; see the memberships."""
+        """What a commit of these partitions stands on; see GroupMember."""
         return self._member.standing(tps)
 
     def begin(self, topics: Topics) -> None:

@@ -12,80 +12,25 @@ import confluent_kafka
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
-from penstock.pipeline.clients.producer import Producer
 from support import asking
 from support.harness import BrokerProcess
+from support.our_members import CLASSIC, Member, fill, settle
 from support.patience import until
 
 Names = Callable[[str], str]
-TopicPartition = tuple[str, int]
-QUICK: dict[str, Any] = {
-    "auto.offset.reset": "earliest",
-    "enable.auto.commit": False,
-    "heartbeat.interval.ms": 100,
-    "session.timeout.ms": 6000,
-}
+COOPERATIVE: dict[str, Any] = {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"}
 
 
-class Member:
-    """A consumer in a group with what it was told and what it has read."""
-
-    def __init__(
-        self, broker: BrokerProcess, topic: str, group: str, strategy: str = "cooperative-sticky", **given: Any
-    ) -> None:
-        named = {"partition.assignment.strategy": strategy, "group.id": group}
-        self.consumer = Consumer(broker.bootstrap, **{**QUICK, **named, **given})
-        self.records: list[ConsumerRecord] = []
-        self.told: list[tuple[str, list[TopicPartition]]] = []
-        self.consumer.subscribe([topic], on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
-
-    def _assigned(self, tps: list[TopicPartition]) -> None:
-        self.told.append(("+", tps))
-
-    def _revoked(self, tps: list[TopicPartition]) -> None:
-        self.consumer.commit()
-        self.told.append(("-", tps))
-
-    def _lost(self, tps: list[TopicPartition]) -> None:
-        self.told.append(("lost", tps))
-
-    def poll(self) -> None:
-        self.records += self.consumer.poll(0.05)
-
-    @property
-    def partitions(self) -> list[int]:
-        return [number for _, number in self.consumer.assignment()]
-
-    def leave(self) -> None:
-        if self.consumer.assignment():
-            self.consumer.commit()
-        self.consumer.close()
-
-
-def settle(members: list[Member], counts: list[int]) -> None:
-    """Poll until members have so many partitions, whichever has how many."""
-
-    def settled() -> bool:
-        for member in members:
-            member.poll()
-        return sorted(len(member.partitions) for member in members) == counts
-
-    until(settled, f"shares {counts}", lambda: str([member.partitions for member in members]))
-
-
-def fill(broker: BrokerProcess, topic: str, partitions: int, values: range) -> None:
-    with Producer(broker.bootstrap) as producer:
-        for i in values:
-            for partition in range(partitions):
-                producer.send(topic, None, b"%d" % i, partition=partition)
+def by(strategy: str) -> dict[str, Any]:
+    """Properties of a member with these assignors."""
+    return {**CLASSIC, "partition.assignment.strategy": strategy}
 
 
 def test_what_stays_is_read_while_others_are_waited_for(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group = new_topic("stays"), new_topic("group")
     asking.create(shared_broker, topic, partitions=6)
     with ExitStack() as stack:
-        stays, slow, comes = (Member(shared_broker, topic, group) for _ in range(3))
+        stays, slow, comes = (Member(shared_broker, topic, group, COOPERATIVE) for _ in range(3))
         for member in (stays, slow, comes):
             stack.callback(member.leave)
         settle([stays], [6])
@@ -121,7 +66,7 @@ def test_a_group_changes_over_from_range_one_by_one(shared_broker: BrokerProcess
     topic, group = new_topic("change"), new_topic("group")
     asking.create(shared_broker, topic, partitions=4)
     read: list[tuple[int, int]] = []
-    members = [Member(shared_broker, topic, group, "range") for _ in range(2)]
+    members = [Member(shared_broker, topic, group, by("range")) for _ in range(2)]
     sent = 0
     try:
         settle(members, [2, 2])
@@ -131,7 +76,7 @@ def test_a_group_changes_over_from_range_one_by_one(shared_broker: BrokerProcess
                 sent += 5
                 members[i].leave()
                 read += [(record.partition, record.offset) for record in members[i].records]
-                members[i] = Member(shared_broker, topic, group, strategy)
+                members[i] = Member(shared_broker, topic, group, by(strategy))
                 settle(members, [2, 2])
 
         def all_read() -> bool:
@@ -141,7 +86,7 @@ def test_a_group_changes_over_from_range_one_by_one(shared_broker: BrokerProcess
         until(all_read, "all records")
         read += [(record.partition, record.offset) for member in members for record in member.records]
         assert sorted(read) == [(partition, offset) for partition in range(4) for offset in range(sent)]
-        members.append(Member(shared_broker, topic, group))
+        members.append(Member(shared_broker, topic, group, COOPERATIVE))
         for member in members:
             member.told.clear()
         settle(members, [1, 1, 2])
@@ -169,7 +114,7 @@ def test_our_member_and_librdkafkas_share(leads: str, shared_broker: BrokerProce
         if leads == "librdkafka's":
             theirs.subscribe([topic])
             until(lambda: theirs.poll(0.05) is None and len(theirs.assignment()) == 4, "librdkafka's partitions")
-        ours = Member(shared_broker, topic, group)
+        ours = Member(shared_broker, topic, group, COOPERATIVE)
         if leads == "ours":
             settle([ours], [4])
             theirs.subscribe([topic])
@@ -194,8 +139,8 @@ def test_a_member_that_was_dropped_is_told_that_its_partitions_are_lost(
 ) -> None:
     topic, group = new_topic("lost"), new_topic("group")
     asking.create(shared_broker, topic, partitions=2)
-    sleeps = Member(shared_broker, topic, group, strategy, **{"max.poll.interval.ms": 1500})
-    waits = Member(shared_broker, topic, group, strategy)
+    sleeps = Member(shared_broker, topic, group, by(strategy), **{"max.poll.interval.ms": 1500})
+    waits = Member(shared_broker, topic, group, by(strategy))
     try:
         settle([sleeps], [2])
         settle([waits], [2])  # `sleeps` doesn't poll meanwhile
@@ -211,7 +156,7 @@ def test_a_member_that_was_dropped_is_told_that_its_partitions_are_lost(
 def test_sticky_members_keep_what_they_had(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group = new_topic("sticky"), new_topic("group")
     asking.create(shared_broker, topic, partitions=6)
-    members = [Member(shared_broker, topic, group, "sticky") for _ in range(3)]
+    members = [Member(shared_broker, topic, group, by("sticky")) for _ in range(3)]
     try:
         settle(members, [2, 2, 2])
         had = [set(member.partitions) for member in members[:2]]
@@ -227,9 +172,9 @@ def test_a_static_member_hears_in_words_who_replaced_it(shared_broker: BrokerPro
     topic, group = new_topic("static"), new_topic("group")
     asking.create(shared_broker, topic, partitions=1)
     static = {"group.instance.id": "one"}
-    first = Member(shared_broker, topic, group, **static)
+    first = Member(shared_broker, topic, group, COOPERATIVE, **static)
     settle([first], [1])
-    second = Member(shared_broker, topic, group, **static)
+    second = Member(shared_broker, topic, group, COOPERATIVE, **static)
     try:
         settle([second], [1])
         caught: list[KafkaError] = []

@@ -13,49 +13,29 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.consumer import Consumer
 from penstock.pipeline.clients.producer import Producer
-from support import asking
+from support import asking, our_members
+from support.our_members import QUICK_BROKER, settle_each
 from support.patience import until
 
 TopicPartition = tuple[str, int]
 GROUP = "group"
 LIMIT_S = 120.0
 ALL = 1_000_000
-COMMON: dict[str, Any] = {
-    "group.id": GROUP,
-    "auto.offset.reset": "earliest",
-    "enable.auto.commit": False,
-    "retry.backoff.ms": 20,
-    "retry.backoff.max.ms": 100,
-}
-CLASSIC: dict[str, Any] = {**COMMON, "heartbeat.interval.ms": 100, "session.timeout.ms": 6000}
-NEWER: dict[str, Any] = {**COMMON, "group.protocol": "consumer"}
+QUICK_RETRIES: dict[str, Any] = {"group.id": GROUP, "retry.backoff.ms": 20, "retry.backoff.max.ms": 100}
+CLASSIC: dict[str, Any] = {**our_members.CLASSIC, **QUICK_RETRIES}
+NEWER: dict[str, Any] = {**our_members.NEWER, **QUICK_RETRIES}
 IMPATIENT = {"max.poll.interval.ms": 1000}
 
 
 @pytest.fixture
 def penstock_broker_properties() -> dict[str, object]:
-    return {
-        "group.consumer.min.heartbeat.interval.ms": 200,
-        "group.consumer.heartbeat.interval.ms": 200,
-        "group.consumer.assignment.interval.ms": 0,
-    }
+    return QUICK_BROKER
 
 
 @pytest.fixture(params=["classic", "consumer"])
 def given(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A member's properties, in either protocol."""
     return CLASSIC if request.param == "classic" else NEWER
-
-
-def settle(counts: list[int], *consumers: Consumer) -> None:
-    """Poll until they have so many partitions, in this order."""
-
-    def settled() -> bool:
-        for consumer in consumers:
-            consumer.poll(0.05)
-        return [len(consumer.assignment()) for consumer in consumers] == counts
-
-    until(settled, f"shares {counts}", lambda: str([consumer.assignment() for consumer in consumers]))
 
 
 def test_a_transaction_of_a_member_that_was_thrown_out_commits_no_offsets(
@@ -76,7 +56,7 @@ def test_a_transaction_of_a_member_that_was_thrown_out_commits_no_offsets(
         of_slow.begin()
         of_slow.send("out", value=b"slow")
         quick.subscribe(["t"])
-        settle([1], quick)
+        settle_each([1], quick)
         of_quick.begin()
         of_quick.send("out", value=b"quick")
         of_quick.send_offsets({tp: 4}, GROUP, **quick.membership())
@@ -119,7 +99,7 @@ def test_what_was_committed_without_waiting_goes_out_before_the_consumer_leaves(
     answers: queue.Queue[KafkaError | None] = queue.Queue()
     with Consumer(penstock_broker.bootstrap, **given) as consumer:
         consumer.subscribe(["t"])
-        settle([1], consumer)
+        settle_each([1], consumer)
         for offset in range(1, 6):
             consumer.commit_async({("t", 0): offset}, answers.put)
     assert [answers.get(timeout=LIMIT_S) for _ in range(5)] == [None] * 5
@@ -132,12 +112,12 @@ def test_a_commit_that_is_tried_again_is_that_of_the_member_that_asked_for_it(
     answers: queue.Queue[KafkaError | None] = queue.Queue()
     with Consumer(penstock_broker.bootstrap, **given) as first, Consumer(penstock_broker.bootstrap, **given) as second:
         first.subscribe(["t"])
-        settle([2], first)
+        settle_each([2], first)
         refused = penstock_broker.faults.error("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=ALL)
         first.commit_async(dict.fromkeys(first.assignment(), 3), answers.put)
         until(lambda: refused.hits > 0, "a try that is refused")
         second.subscribe(["t"])
-        settle([1, 1], first, second)
+        settle_each([1, 1], first, second)
         penstock_broker.faults.clear()
         (tp,) = second.assignment()
         second.commit({tp: 10})
@@ -151,13 +131,13 @@ def test_a_new_epoch_renews_commits_of_partitions_that_stay_and_of_no_others(pen
     answers: queue.Queue[tuple[TopicPartition, KafkaError | None]] = queue.Queue()
     with Consumer(penstock_broker.bootstrap, **NEWER) as first, Consumer(penstock_broker.bootstrap, **NEWER) as second:
         first.subscribe(["t"])
-        settle([2], first)
+        settle_each([2], first)
         refused = penstock_broker.faults.error("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=ALL)
         for tp in first.assignment():
             first.commit_async({tp: 3}, lambda error, tp=tp: answers.put((tp, error)))  # type: ignore[misc]  # mypy can't infer
         until(lambda: refused.hits > 0, "a try that is refused")
         second.subscribe(["t"])
-        settle([1, 1], first, second)
+        settle_each([1, 1], first, second)
         penstock_broker.faults.clear()
         (moved,), (kept,) = second.assignment(), first.assignment()
         second.commit({moved: 10})
@@ -184,9 +164,9 @@ def test_a_join_ends_with_the_subscription(penstock_broker: Broker, given: dict[
         goes.unsubscribe()
         penstock_broker.faults.clear()
         stays.subscribe(["t"])
-        settle([2, 0], stays, goes)
+        settle_each([2, 0], stays, goes)
         for _ in range(20):
-            settle([2, 0], stays, goes)
+            settle_each([2, 0], stays, goes)
 
 
 def test_a_member_leaves_whose_join_others_hold_up(penstock_broker: Broker) -> None:
@@ -197,12 +177,12 @@ def test_a_member_leaves_whose_join_others_hold_up(penstock_broker: Broker) -> N
     asking.create(penstock_broker, "t", partitions=2)
     with Consumer(penstock_broker.bootstrap, **CLASSIC) as stays, Consumer(penstock_broker.bootstrap, **CLASSIC) as goes:
         stays.subscribe(["t"])
-        settle([2], stays)
+        settle_each([2], stays)
         goes.subscribe(["t"])
         until(lambda: goes.poll(0.05) == [] and asyncio.run(members()) == 2, "two members")
         goes.unsubscribe()
         until(lambda: stays.poll(0.05) == [] and asyncio.run(members()) == 1, "one member")
-        settle([2], stays)
+        settle_each([2], stays)
 
 
 def test_a_join_for_other_topics_gives_no_share(penstock_broker: Broker, given: dict[str, Any]) -> None:

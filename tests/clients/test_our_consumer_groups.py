@@ -12,72 +12,22 @@ import pytest
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import Admin
-from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord
-from penstock.pipeline.clients.producer import Producer
+from penstock.pipeline.clients.consumer import Consumer
 from support import asking
 from support.harness import BrokerProcess
+from support.our_members import NEWER, QUICK_BROKER, Member, fill, settle
 from support.patience import until
 
 Names = Callable[[str], str]
-TopicPartition = tuple[str, int]
-GROUP: dict[str, Any] = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
 
 
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that has its members heartbeat often."""
-    properties = {
-        "group.consumer.min.heartbeat.interval.ms": 300,
-        "group.consumer.heartbeat.interval.ms": 300,
-        "group.consumer.assignment.interval.ms": 0,
-        "offsets.topic.num.partitions": 4,
-    }
+    properties = {**QUICK_BROKER, "offsets.topic.num.partitions": 4}
     made = BrokerProcess(tmp_path_factory.mktemp("quick") / "broker", properties).start()
     yield made
     made.close()
-
-
-class Member:
-    """A consumer with what it was told and what it has read."""
-
-    def __init__(self, broker: BrokerProcess, topic: str, group: str, **given: Any) -> None:
-        self.consumer = Consumer(broker.bootstrap, **{**GROUP, "group.id": group, **given})
-        self.records: list[ConsumerRecord] = []
-        self.told: list[tuple[str, list[TopicPartition]]] = []
-        self.consumer.subscribe([topic], on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
-
-    def _assigned(self, tps: list[TopicPartition]) -> None:
-        self.told.append(("+", tps))
-
-    def _revoked(self, tps: list[TopicPartition]) -> None:
-        self.consumer.commit()
-        self.told.append(("-", tps))
-
-    def _lost(self, tps: list[TopicPartition]) -> None:
-        self.told.append(("lost", tps))
-
-    @property
-    def partitions(self) -> list[int]:
-        return [number for _, number in self.consumer.assignment()]
-
-    def poll(self) -> None:
-        self.records += self.consumer.poll(0.05)
-
-    def leave(self) -> None:
-        if self.consumer.assignment():
-            self.consumer.commit()
-        self.consumer.close()
-
-
-def settle(members: list[Member], counts: list[int]) -> None:
-    """Poll until members have so many partitions, whichever has how many."""
-
-    def settled() -> bool:
-        for member in members:
-            member.poll()
-        return sorted(len(member.partitions) for member in members) == counts
-
-    until(settled, f"shares {counts}", lambda: str([member.partitions for member in members]))
 
 
 def read_all(members: list[Member], counts: list[int], gone: list[Member], records: int) -> None:
@@ -90,24 +40,17 @@ def read_all(members: list[Member], counts: list[int], gone: list[Member], recor
     until(read, f"{records} records")
 
 
-def fill(broker: BrokerProcess, topic: str, partitions: int, values: range) -> None:
-    with Producer(broker.bootstrap) as producer:
-        for i in values:
-            for partition in range(partitions):
-                producer.send(topic, None, b"%d" % i, partition=partition)
-
-
 def test_members_share_keep_and_take_over(quick_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group = new_topic("kip848"), new_topic("group")
     asking.create(quick_broker, topic, partitions=4)
-    first = Member(quick_broker, topic, group)
+    first = Member(quick_broker, topic, group, NEWER)
     members = [first]
     try:
         settle(members, [4])
         fill(quick_broker, topic, 4, range(5))
         read_all(members, [4], [], 20)
         first.told.clear()
-        members.append(Member(quick_broker, topic, group))
+        members.append(Member(quick_broker, topic, group, NEWER))
         settle(members, [2, 2])
         moved = [tp for what, tps in first.told if what == "-" for tp in tps]
         assert sorted(number for _, number in moved) == sorted(members[1].partitions)
@@ -129,7 +72,7 @@ def test_our_member_and_librdkafkas_share(quick_broker: BrokerProcess, new_topic
     asking.create(quick_broker, topic, partitions=4)
     config = {"bootstrap.servers": quick_broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
     theirs = confluent_kafka.Consumer({**config, "auto.offset.reset": "earliest"})
-    ours = Member(quick_broker, topic, group)
+    ours = Member(quick_broker, topic, group, NEWER)
     try:
         settle([ours], [4])
         theirs.subscribe([topic])
@@ -149,8 +92,8 @@ def test_our_member_and_librdkafkas_share(quick_broker: BrokerProcess, new_topic
 def test_a_member_that_was_dropped_loses_its_partitions_and_comes_back(quick_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group = new_topic("lost"), new_topic("group")
     asking.create(quick_broker, topic, partitions=2)
-    sleeps = Member(quick_broker, topic, group, **{"max.poll.interval.ms": 1500})
-    waits = Member(quick_broker, topic, group)
+    sleeps = Member(quick_broker, topic, group, NEWER, **{"max.poll.interval.ms": 1500})
+    waits = Member(quick_broker, topic, group, NEWER)
     try:
         settle([sleeps], [2])
         settle([waits], [2])  # `sleeps` doesn't poll meanwhile
@@ -166,14 +109,14 @@ def test_a_static_members_name_is_taken_by_one_process(quick_broker: BrokerProce
     topic, group = new_topic("static"), new_topic("group")
     asking.create(quick_broker, topic, partitions=1)
     static = {"group.instance.id": "one"}
-    first, second = (Member(quick_broker, topic, group, **static) for _ in range(2))
+    first, second = (Member(quick_broker, topic, group, NEWER, **static) for _ in range(2))
     try:
         settle([first], [1])
         with pytest.raises(KafkaError, match=r"another process is in group .* as static member `one`") as caught:
             settle([second], [1])
         assert caught.value.code == ErrorCode.UNRELEASED_INSTANCE_ID
         first.leave()
-        third = Member(quick_broker, topic, group, **static)
+        third = Member(quick_broker, topic, group, NEWER, **static)
         settle([third], [1])
         third.leave()
     finally:
@@ -182,7 +125,7 @@ def test_a_static_members_name_is_taken_by_one_process(quick_broker: BrokerProce
 
 def test_what_the_coordinator_decides_is_refused_as_a_property(quick_broker: BrokerProcess) -> None:
     with pytest.raises(ConfigError, match=r"`session\.timeout\.ms` is the coordinator's"):
-        Consumer(quick_broker.bootstrap, **GROUP, group_id="g", session_timeout_ms=6000)
+        Consumer(quick_broker.bootstrap, **NEWER, group_id="g", session_timeout_ms=6000)
 
 
 @pytest.mark.kafka
@@ -195,10 +138,10 @@ def test_members_share_in_a_group_of_apache_kafka(apache_kafka: Any, new_topic: 
 
     asyncio.run(create())
     fill(apache_kafka, topic, 4, range(5))
-    members = [Member(apache_kafka, topic, group)]
+    members = [Member(apache_kafka, topic, group, NEWER)]
     try:
         settle(members, [4])
-        members.append(Member(apache_kafka, topic, group))
+        members.append(Member(apache_kafka, topic, group, NEWER))
         settle(members, [2, 2])
         read_all(members, [2, 2], [], 20)
         read = [(record.partition, record.offset) for member in members for record in member.records]

@@ -22,6 +22,7 @@ Single requests to a broker
 - `entity_asking`: configs, quotas and credentials, asked of one broker and altered through one
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `members`: consumers of librdkafka as members of groups
+- `our_members`: our consumers as members of groups
 - `transaction_wire`: transactions, request by request
 - `moves`: moves between the folders of a broker that has several
 - `hostile_frames`: requests that are wrong in one place
