@@ -124,9 +124,9 @@ def test_a_leader_that_is_cut_off_answers_for_nothing_once_its_lease_is_over(wor
             assert cut_off.put("one") == NONE
         until(lambda: cut_off.end("one") == (NONE, 20), "all of them to be committed", world.log_text)
         promised = set(cut_off.answered)
-        net.cut_off("1", "z1", "2", "3")
-        becomes(world, partial(cut_off.put, "one"), NOT_LEADER, "the end of the lease")
         with connected(world.servers) as client:
+            net.cut_off("1", "z1", "2", "3")
+            becomes(world, partial(cut_off.put, "one"), NOT_LEADER, "the end of the lease")
             assert client.exists(paths.broker(1)) is not None, "the session was over before the lease"
         until(lambda: cut_off.sends_away("one"), "clients to be sent to other brokers", world.log_text)
         assert not cut_off.sends_away("alone")

@@ -103,8 +103,10 @@ def test_what_the_store_does_not_know_is_set_aside_and_taken_back(zookeeper: Zoo
                 assert not (broker.data / "t-0").exists()
             with pytest.raises(NoNodeError):
                 world.node(paths[0])
+            made = client.transaction()  # In one step: a controller gives a topic without states new ones.
             for path, data in nodes.items():
-                client.create(path, data)
+                made.create(path, data)
+            assert not [one for one in made.commit() if isinstance(one, Exception)]
         world.until_led("t", by={1, 2}, isr={1, 2})
         check_answered(world, "t", writer)
         for broker in world.brokers.values():

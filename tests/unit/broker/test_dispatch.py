@@ -162,7 +162,9 @@ def test_an_answer_says_when_its_service_began_and_what_of_it_was_work(monkeypat
 
     async def handle(context: Context, request: Any, call: Call) -> ApiVersionsResponse:
         nap()
-        await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.2)
+        loop, waited = asyncio.get_running_loop(), asyncio.Event()
+        loop.call_soon(loop.call_later, 0.2, waited.set)  # From the end of this step on, however long that takes.
+        await waited.wait()
         nap()
         return ApiVersionsResponse()
 
