@@ -63,6 +63,9 @@ class Commits:
         wanted = with_metadata(offsets)
         epochs = {tp: at.leader_epoch for tp, at in positions.items() if tp in wanted and wanted[tp][0] == at.offset}
 
+        if not wanted and (self._subscription is None or not self._subscription.is_lost):
+            return  # `poll` has given nothing yet: the consumer may be joining its group still
+
         subscription = self._subscription if self._subscription is not None and self._subscription.is_active else None
         identity = subscription.identity() if subscription is not None else {}
         standing = subscription.standing(wanted) if subscription is not None else None

@@ -81,13 +81,14 @@ class Consumer(SyncClient[Admin]):
     ) -> None:
         """Take part in the group for these topics, or for all whose whole name matches a compiled pattern or TopicFilter (new
         ones too). The callbacks get the partitions that came and that go; `on_revoked` is called before they go, while they can
-        be committed, `on_lost` (by default `on_revoked`) where they may be another member's by now."""
+        be committed, `on_lost` (by default `on_revoked`) where they may be another member's by now. Raises ConfigError without
+        `group.id`, TypeError for one name that is in no list."""
         if self._subscription is None:
             raise ConfigError("`subscribe` needs `group.id`")
+        self._subscription.begin(topics)
         self._subscription.on_assigned, self._subscription.on_revoked = on_assigned, on_revoked
         self._subscription.on_lost = on_lost or on_revoked
         self._share = None
-        self._subscription.begin(topics)
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
@@ -99,10 +100,15 @@ class Consumer(SyncClient[Admin]):
             self._background.call(self._leave(self._subscription))
 
     def assign(self, tps: Iterable[TopicPartition]) -> None:
-        """Read these partitions, without a group's help. Positions: committed ones, else `auto.offset.reset`."""
+        """Read these partitions, without a group's help. Positions: committed ones, else `auto.offset.reset`. Raises KafkaError
+        INVALID_REQUEST while the consumer is subscribed, TypeError for what is no pair of a topic and a number."""
         if self._subscription is not None and self._subscription.is_active:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "`assign` excludes `subscribe`")
-        self._take_over(tps)
+        wanted = list(tps)
+        for tp in wanted:
+            if not isinstance(tp, tuple) or len(tp) != 2:
+                raise TypeError(f'partitions are pairs of a topic and a number, such as ("events", 0), not {tp!r}')
+        self._take_over(wanted)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read now."""
@@ -320,9 +326,10 @@ class Consumer(SyncClient[Admin]):
     def commit(
         self, offsets: Mapping[TopicPartition, int | tuple[int, str]] | None = None, timeout_s: float | None = None
     ) -> None:
-        """Commit offsets (by default the positions) and wait. Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID
-        or REBALANCE_IN_PROGRESS when the partitions may have gone to another member; after REQUEST_TIMED_OUT the offsets may be
-        committed or not."""
+        """Commit offsets (by default the positions) and wait; without positions, as before the first records, there is nothing
+        to commit. Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when the partitions may
+        have gone to another member; after REQUEST_TIMED_OUT the offsets may be committed or not. Raises ConfigError without
+        `group.id`."""
         self._call(self._commits.begin(offsets), timeout_s)
 
     def commit_async(

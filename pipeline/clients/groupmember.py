@@ -61,7 +61,8 @@ class GroupMember(ABC):
         """Generation, member and instance id, as commits want them. Raises KafkaError UNKNOWN_MEMBER_ID if it isn't known:
         the coordinator would take its commit for one from outside the group."""
         if not self.is_known:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self.group}`")
+            text = "the consumer left" if self.lost else "`poll` has not yet joined"
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{text} group `{self.group}`")
         return {
             "generation_id": self.generation_id,
             "member_id": self.member_id,

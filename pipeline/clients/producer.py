@@ -158,7 +158,10 @@ class Producer(SyncClient[Client]):
         if self._record_id is not None:
             key, headers, record_id = self._record_id.give(key, headers)
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
-        size += sum(len(name) + len(data or b"") + 6 for name, data in headers)
+        try:
+            size += sum(len(name) + len(data or b"") + 6 for name, data in headers)
+        except (TypeError, ValueError):
+            raise TypeError(f'headers are pairs of a name and bytes or None, such as [("id", b"1")], not {headers!r}') from None
         self._check_size(size, topic)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
@@ -283,7 +286,7 @@ class Producer(SyncClient[Client]):
             # Its answer serves the next send, too: where `max.block.ms` is 0 none would ever have the time.
             count, available = self._questions.setdefault(topic, Question(self._background)).answer(left_s, ask)
         except UnderWay:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"metadata of `{topic}`") from None
+            raise self._client.no_answer(left_s * 1000) from None
         self._partitions[topic] = now + self.config["metadata.max.age.ms"] / 1000, count, available
         return count, available
 

@@ -42,6 +42,15 @@ class TopicFilter:
 Topics = Iterable[str] | re.Pattern[str] | TopicFilter
 
 
+def checked_names(topics: Iterable[str]) -> frozenset[str]:
+    """Names of topics. Raises TypeError for a single name, whose letters would be taken for topics, and made as such."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    wrong = topics if isinstance(topics, str) else next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise TypeError(f'topics are a list of names, such as ["events"], a pattern or a TopicFilter, not {wrong!r}')
+    return frozenset(names)
+
+
 class Subscription:
     """A consumer's part in its group, from `begin` to `end`."""
 
@@ -80,11 +89,13 @@ class Subscription:
         return self._member.standing(tps)
 
     def begin(self, topics: Topics) -> None:
-        """Take part for these topics, or for all of a pattern or filter."""
+        """Take part for these topics, or for all of a pattern or filter. Raises TypeError for anything else."""
         if isinstance(topics, re.Pattern):
             topics = TopicFilter(topics)
-        self._filter = topics if isinstance(topics, TopicFilter) else None
-        self._topics = frozenset() if isinstance(topics, TopicFilter) else frozenset(topics)
+        if isinstance(topics, TopicFilter):
+            self._filter, self._topics = topics, frozenset()
+        else:
+            self._filter, self._topics = None, checked_names(topics)
         self._member.joined = False
         self._look_at = 0.0
         self._look.drop()

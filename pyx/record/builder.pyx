@@ -253,13 +253,23 @@ def pack_headers(headers):
     return _packed_headers(headers, &count)
 
 
+cdef bint _is_header(object header) except -1:
+    return (
+        isinstance(header, (tuple, list)) and len(header) == 2 and isinstance(header[0], str)
+        and (header[1] is None or isinstance(header[1], bytes))
+    )
+
+
 cdef bytes _packed_headers(object headers, int32_t* count):
     # As they stand in a record. Headers are few and rare, so they may cost objects.
     cdef uint8_t room[VARINT_MAX]
     cdef bytearray out = bytearray()
     cdef bytes key, data
     count[0] = 0
-    for name, value in headers:
+    for header in headers:
+        if not _is_header(header):
+            raise TypeError(f'headers are pairs of a name and bytes or None, such as [("id", b"1")], not {headers!r}')
+        name, value = header
         key = name.encode("utf-8", "surrogateescape")
         out += room[:varint_write(room, _clipped(len(key))) - room]
         out += key
