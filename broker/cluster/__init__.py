@@ -18,6 +18,7 @@ acks          produces with acks=all that wait
 roles         which controller a broker obeys
 metadata      what a controller has told a broker by UpdateMetadata, and in which order
 registration  a broker's registration, its epoch, and whether its logs are whole
+fulldisks     which log folders count as full
 lease         for how long a broker may believe that its session lives
 placement     on which brokers new partitions go
 planning      what the controller wants a partition's state to be

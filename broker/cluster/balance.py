@@ -21,4 +21,8 @@ def find_unbalanced(partitions: Mapping[Partition, PartitionImage], live: Collec
     lacking = {one: image for one, image in partitions.items() if image.state.leader != image.replicas[0]}
     lacked = Counter(image.replicas[0] for image in lacking.values())
     poor = {broker for broker in live if lacked[broker] * 100 > percentage * preferred[broker]}
-    return [one for one, image in lacking.items() if image.replicas[0] in poor and image.replicas[0] in image.state.isr]
+    return [one for one, image in lacking.items() if image.replicas[0] in poor and _can_lead(image, image.replicas[0])]
+
+
+def _can_lead(image: PartitionImage, broker: int) -> bool:
+    return broker in image.state.isr and broker not in image.unwritable

@@ -331,7 +331,8 @@ def refuse_election(controller: Controller, partition: Partition, *, unclean: bo
     if unclean:
         live = any(broker in controller.registrations for broker in image.replicas)
         return ErrorCode.NONE if live else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    can_lead = preferred in controller.registrations and preferred in image.state.isr
+    is_live = preferred in controller.registrations
+    can_lead = is_live and preferred in image.state.isr and preferred not in image.unwritable
     return ErrorCode.NONE if can_lead else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
@@ -529,6 +530,7 @@ def _plan(controller: Controller, partition: Partition, out: Out) -> bool:
     if partition in controller.writing or partition in controller.deleting or partition not in controller.partitions:
         return False
     image = controller.partitions[partition]
+    image.unwritable = frozenset(one for one, known in controller.registrations.items() if partition in known.unwritable)
     handled, state = planning.see(image, controller.registrations), planning.plan(image, controller.registrations)
     ask = None
     if state == image.state and not image.is_doubtful:

@@ -11,6 +11,9 @@ A partition without a state has had no leader, so any replica may become the fir
 logs. Who has said that its log is there, gets a seat by the first state (*a broker that was dead already is named as leader,
 and comes back without a log: nobody may lead in its place*). Where a state is lost that had been there, replicas know of it, or
 another topic's state is in its place. Then all replicas have to say where their logs end, and the longest log leads.
+
+A replica whose log folder takes no writes (`unwritable`) leads only while no other seat can. A leader whose disk is full gives
+way to another seat, and no wish makes such a replica the leader. It keeps its own seat.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class PartitionImage:
     least_epoch: int = NO_EPOCH  # the newest leader epoch that a replica knows, or a state of another topic has
     is_state_lost: bool = False  # it has no state, and isn't new
     without_log: dict[int, int] = field(default_factory=dict)  # broker -> broker epoch, where no log can be opened
+    unwritable: frozenset[int] = frozenset()  # brokers on which this partition's log folder takes no writes
     may_lose: bool = False  # unclean.leader.election.enable
     patience_ms: int = -1  # unclean.recovery.timeout.ms; -1: for ever
     is_overdue: bool = False  # nobody has led for longer than that
@@ -100,9 +104,19 @@ def plan(image: PartitionImage, registrations: Mapping[int, Registration]) -> Le
         state = elections.settle(elections.elect(state, replicas, live), replicas)
     if state.leader == NO_LEADER and state == image.state:
         state = _recover(image, registrations)
+    if state.leader in image.unwritable:
+        state = _give_way(image, state, live)
     if state.leader != NO_LEADER and state.leader_epoch <= image.least_epoch:
         state = replace(state, leader_epoch=image.least_epoch + 1)
     return _follow_wishes(image, state, live)
+
+
+def _give_way(image: PartitionImage, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
+    """Another seat leads instead of a leader that can't write, where one can."""
+    able = [broker for broker in live if broker not in image.unwritable]
+    if elections.candidate(state, image.replicas, able) is None:
+        return state
+    return elections.settle(elections.elect(state, image.replicas, able), image.replicas)
 
 
 def _create(image: PartitionImage, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
@@ -120,7 +134,8 @@ def _create(image: PartitionImage, registrations: Mapping[int, Registration]) ->
     made = tuple(broker for broker in image.replicas if broker in log_ends)
     if not made or (image.is_waiting and not log_ends.keys() >= set(_with_log(image, registrations))):
         return image.state
-    return replace(state, leader=made[0], leader_epoch=state.leader_epoch + 1, isr=made)
+    leader = next((broker for broker in made if broker not in image.unwritable), made[0])
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=made)
 
 
 def _recover(image: PartitionImage, registrations: Mapping[int, Registration]) -> LeaderAndIsr:
@@ -167,17 +182,21 @@ def _follow_wishes(image: PartitionImage, state: LeaderAndIsr, live: list[int]) 
     if image.min_isr != state.min_isr:
         state = elections.require(state, image.min_isr, image.replicas)
     wanted = image.wanted_leader
-    if wanted is not None and wanted != state.leader != NO_LEADER and wanted in live and wanted in state.isr:
+    can_lead = wanted in live and wanted in state.isr and wanted not in image.unwritable
+    if wanted is not None and wanted != state.leader != NO_LEADER and can_lead:
         state = elections.move(state, wanted)
     return state
 
 
 def offline(image: PartitionImage, registrations: Mapping[int, Registration]) -> tuple[int, ...]:
-    """The replicas whose broker isn't there, or said that it can open no log of this partition."""
+    """The replicas whose broker isn't there, or said that it can open no log of this partition, or can't write to it. A leader
+    isn't one of them: it can't write, and serves consumers."""
     return tuple(
         broker
         for broker in image.replicas
-        if broker not in registrations or image.without_log.get(broker) == registrations[broker].epoch
+        if broker not in registrations
+        or image.without_log.get(broker) == registrations[broker].epoch
+        or (broker in image.unwritable and broker != image.state.leader)
     )
 
 

@@ -17,6 +17,10 @@ left it: each folder names that run's incarnation, and the node that stays says 
 until the broker gets a LeaderAndIsrRequest that is addressed to its registration**, whatever happens in between: restarts,
 expired sessions. *A start that dies before a controller looked would otherwise make the next one look like an ordinary restart
 after kill -9, and a log without its tail would keep its seat.*
+
+`unwritable` says which replicas are in log folders that take no writes, since their disks are full: `true` for all of them,
+else partitions by topic. The broker adds it to its registration and takes it away again, so it ends with the registration.
+Elections avoid such replicas (`planning.py`). It costs no seat: a replica that can't follow leaves the ISR because it lags.
 """
 
 from __future__ import annotations
@@ -28,9 +32,24 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
-from penstock.broker.cluster.messages import LeaderAndIsrRequest
-from penstock.broker.store.base import ANY_VERSION, Create, Delete, Operation, Set, paths
+from penstock.broker.cluster.messages import LeaderAndIsrRequest, Partition
+from penstock.broker.store.base import ANY_VERSION, Check, Create, Delete, Operation, Set, paths
 from penstock.broker.store.values import LONG_MAX, Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritable:
+    """Which replicas of a broker are in log folders that take no writes."""
+
+    is_all: bool = False
+    partitions: frozenset[Partition] = frozenset()
+
+    def __contains__(self, partition: Partition) -> bool:
+        return self.is_all or partition in self.partitions
+
+
+WRITABLE = Unwritable()
+"""Every log folder takes writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +61,7 @@ class Registration:
     incarnation: str
     clean: bool
     watches_moves: bool = False  # it hears of its node `/penstock/moved/N`; an older version doesn't
+    unwritable: Unwritable = WRITABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,35 @@ def read_registration(broker: int, data: bytes | None, epoch: int) -> Registrati
     ours = Fields(fields.path, fields.table("penstock"))
     table = fields.table("penstock")
     is_clean, watches = table.get("clean") is True, table.get("watches_moves") is True
-    return Registration(broker, epoch, ours.text("incarnation"), is_clean, watches)
+    return Registration(broker, epoch, ours.text("incarnation"), is_clean, watches, _read_unwritable(fields, table))
+
+
+def _read_unwritable(fields: Fields, table: Mapping[str, Any]) -> Unwritable:
+    """Raises BadValueError."""
+    topics = table.get("unwritable", {})
+    if topics is True:
+        return Unwritable(is_all=True)
+    if not isinstance(topics, dict) or not all(isinstance(name, str) for name in topics):
+        raise fields.wrong("`unwritable` should be true, or hold partitions by topic")
+    numbers = {name: fields.brokers("unwritable", listed) for name, listed in topics.items()}
+    return Unwritable(partitions=frozenset((name, number) for name, listed in numbers.items() for number in listed))
+
+
+def report_unwritable(
+    broker: int, data: bytes, version: int, incarnation_version: int, unwritable: Unwritable
+) -> list[Operation]:
+    """Say in a registration where its broker can't write: one multi. data, version: the registration as it is.
+    incarnation_version: of the node that stays, so that the registration of another incarnation isn't changed.
+    """
+    content = json.loads(data)
+    topics: dict[str, list[int]] = {}
+    for name, number in sorted(unwritable.partitions):
+        topics.setdefault(name, []).append(number)
+    ours = {**content["penstock"], "unwritable": unwritable.is_all or topics}
+    return [
+        Check(paths.incarnation(broker), incarnation_version),
+        Set(paths.broker(broker), _json({**content, "penstock": ours}), version),
+    ]
 
 
 def incarnation_json(incarnation: Incarnation) -> bytes:

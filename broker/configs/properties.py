@@ -267,6 +267,12 @@ SCHEMA = Schema(
             "Answer for `acks=0` and `1`, and coordinate, only while the session with ZooKeeper surely lives; Kafka's brokers "
             "do so until they hear that it is over.",
         ),
+        Property(
+            "penstock.disk.settle.ms",
+            parse_int(0, INT_MAX),
+            10_000,
+            "How long a disk that was full has to have room before this broker leads partitions there again.",
+        ),
         Property("zookeeper.connection.timeout.ms", parse_int(1, INT_MAX), 30_000, "How long a start waits for ZooKeeper."),
         Property("replica.lag.time.max.ms", _POSITIVE, 10_000, "A replica that lags for longer leaves the ISR."),
         Property("broker.rack", parse_str, None, "Where this broker stands: a partition's replicas are spread over the racks."),

@@ -149,6 +149,11 @@ LEASE_LEFT = Family(
     "gauge",
     "How long it may answer for acks=0 and 1, and coordinate, without hearing from ZooKeeper; -1: it needs no lease.",
 )
+FULL_FOLDERS = Family(
+    "penstock_reported_full_log_folders",
+    "gauge",
+    "Log folders that the controller has been told of as full: brokers in sync lead what this one led there.",
+)
 SESSIONS_LOST = Family(
     "kafka_server_sessionexpirelistener_zookeeperexpires",
     "counter",

@@ -8,6 +8,7 @@ from penstock.broker.metrics.families import (
     COPIES_BEGUN_AGAIN,
     ELECTIONS,
     FETCH_ERRORS,
+    FULL_FOLDERS,
     ISOLATED,
     ISR_EXPANDS,
     ISR_SHRINKS,
@@ -40,6 +41,7 @@ def write(page: Page, figures: ReplicationFigures) -> None:
         (REFUSED_TRUNCATIONS, figures.refused_truncations),
         (COPIES_BEGUN_AGAIN, figures.begun_again),
         (SESSIONS_LOST, figures.sessions_lost),
+        (FULL_FOLDERS, figures.full_folders),
         (LEASE_LEFT, NO_LEASE_S if left_ms is None else left_ms / 1000),
         (ISOLATED, figures.isolated),
     ):

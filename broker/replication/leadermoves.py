@@ -48,7 +48,7 @@ class LeaderMoves:
         for partition in led:
             image = self._controller.partitions[partition]
             others = [one for one in image.replicas if one in image.state.isr and one != broker]
-            live = [one for one in others if one in self._controller.registrations]
+            live = [one for one in others if one in self._controller.registrations and one not in image.unwritable]
             if live:
                 self._events.put(partial(self._move, partition, live[0]))
         await self._events.settle()

@@ -31,6 +31,7 @@ from penstock.broker.endpoint import Endpoint
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.replication import requests
 from penstock.broker.replication.controllership import Controllership
+from penstock.broker.replication.diskreports import DiskReports
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leadermoves import REASSIGNMENT_REFUSED
@@ -95,6 +96,7 @@ class Member:
         self.transactions = TransactionPeers(node_id, cluster_id, lambda: self.registration.epoch, prepare)
         self.fetching = Fetching(node_id, config, logs, self.peers, len(list(dirs)))
         self.lease = LeaseHolder(node_id, logs, is_enabled=config["penstock.lease.enable"])
+        self.disk_reports = DiskReports(dirs, logs, config["penstock.disk.settle.ms"], monotonic_ms)
         self.replicas = Replicas(
             node_id, config, dirs, logs, executor, self.fetching.threads,
             coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id, alter=self._alter,
@@ -167,6 +169,7 @@ class Member:
             refused_truncations=self.fetching.refused_truncations,
             begun_again=self.fetching.begun_again,
             sessions_lost=self.sessions_lost,
+            full_folders=len(self.disk_reports.full),
         )
 
     def lease_is_over(self) -> bool:

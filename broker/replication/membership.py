@@ -217,6 +217,7 @@ class Membership:
             _ending(partial(self._features.follow, store), over),
             _ending(leftovers.run, over),
             _ending(moves.run, over),
+            _ending(partial(self.member.disk_reports.run, store, self._registration), over),
         ):
             session.start(work)
         session.start(self._lease.run(store))

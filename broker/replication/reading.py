@@ -61,10 +61,12 @@ class StoredTopic:
 
 
 async def read_brokers(store: Store, changed: Watch) -> Brokers:
-    """The registrations, then their incarnations. A registration that can't be read is said, and counts as none."""
+    """The registrations, then their incarnations; `changed` is called when a broker comes or goes, or changes its registration.
+    A registration that can't be read is said, and counts as none."""
     found = Brokers()
     names = [int(name) for name in await store.children(paths.BROKER_IDS, changed) if name.isascii() and name.isdigit()]
-    for broker, node in zip(names, await _each(store, [paths.broker(broker) for broker in names]), strict=True):
+    nodes = await _each(store, [paths.broker(broker) for broker in names], changed)
+    for broker, node in zip(names, nodes, strict=True):
         if node is None:
             continue
         try:

@@ -37,6 +37,7 @@ from penstock.broker.cluster.messages import (
     Partition,
     UpdateMetadata,
 )
+from penstock.broker.cluster.registration import WRITABLE, Registration
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.leadermoves import LeaderMoves
 from penstock.broker.replication.pictures import Pictures
@@ -210,6 +211,7 @@ class Term:
         brokers = await read_brokers(self._store, self._look_at_brokers)
 
         def event() -> Out:
+            _say_unwritable(self._controller.registrations, brokers.registrations)
             out = machine.on_brokers(self._controller, brokers.registrations, brokers.incarnations, self._clock())
             self._sender.know(brokers.endpoints)
             self._pictures.on_brokers(brokers.endpoints, brokers.racks)
@@ -277,3 +279,13 @@ class Term:
         if error == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._events.end()
         return error
+
+
+def _say_unwritable(before: Mapping[int, Registration], now: Mapping[int, Registration]) -> None:
+    """Log which brokers have begun or ended to report full log folders."""
+    for broker, known in now.items():
+        was = before[broker].unwritable if broker in before else WRITABLE
+        if known.unwritable != WRITABLE == was:
+            _log.warning("log folders of broker %d are full: brokers that are in sync lead what it led there", broker)
+        elif known.unwritable == WRITABLE != was and before[broker].epoch == known.epoch:
+            _log.info("no log folder of broker %d is full any more", broker)

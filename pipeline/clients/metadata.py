@@ -25,13 +25,14 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """Which broker leads a partition (-1: none now), since which epoch, and where its replicas are. `older` answers in a row
-    had an older epoch."""
+    had an older epoch. offline: replicas whose brokers are away, or whose log folders have failed or are full."""
 
     leader: int
     leader_epoch: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     older: int = 0
+    offline: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,13 @@ def _topic(topic: MetadataResponse.MetadataResponseTopic, known: TopicInfo | Non
     same = known is not None and known.topic_id == topic_id != NO_TOPIC_ID
     partitions: dict[int, PartitionInfo] = {}
     for part in topic.partitions:
-        info = PartitionInfo(part.leader_id, part.leader_epoch, tuple(part.replica_nodes), tuple(part.isr_nodes))
+        info = PartitionInfo(
+            part.leader_id,
+            part.leader_epoch,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+            offline=tuple(part.offline_replicas),
+        )
         before = known.partitions.get(part.partition_index) if same and known is not None else None
         if before is not None and -1 < info.leader_epoch < before.leader_epoch and before.older < OLDER_MAX:
             info = replace(before, older=before.older + 1)

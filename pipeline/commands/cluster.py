@@ -73,7 +73,8 @@ class Look(NamedTuple):
 def command(invocation: Invocation, every_s: float | None, every: bool) -> None:
     """Show the brokers of any Kafka cluster, its controller, and the partitions that lack a leader or replicas in sync.
 
-    `lag` says how many records each replica lacks of its leader's, where one isn't in sync.
+    `lag` says how many records each replica lacks of its leader's, where one isn't in sync. `offline` counts the replicas of a
+    broker that is away, and those in its log folders that have failed or, in a cluster of Penstock, are full.
 
     The exit code is 1 if a partition has no leader, or fewer replicas in sync than its min.insync.replicas: producers with
     acks=all fail there. It is 1, too, if brokers don't answer what that is.
@@ -266,6 +267,7 @@ def _brokers(seen: Cluster, controller: int) -> list[Row]:
     preferred = Counter(state.replicas[0] for state in states if state.replicas)
     held = Counter(broker for state in states for broker in state.replicas)
     in_sync = Counter(broker for state in states for broker in state.isr)
+    offline = Counter(broker for state in states for broker in state.offline)
     rows = []
     for broker in sorted({*seen.brokers, *held}):
         at = seen.brokers.get(broker)
@@ -279,6 +281,7 @@ def _brokers(seen: Cluster, controller: int) -> list[Row]:
                 "preferred": preferred[broker],
                 "replicas": held[broker],
                 "in_sync": in_sync[broker],
+                "offline": offline[broker],
             }
         )
     return rows

@@ -25,7 +25,18 @@ from sim.cluster_log import Batch, Range, ReplicaLog
 from sim.topic_feeder import Term, TopicFeeder
 from sim.zookeeper_model import Node, Session, ZooKeeper
 
-from penstock.broker.cluster import acks, controller, follower, leader, lease, planning, registration, replica, roles
+from penstock.broker.cluster import (
+    acks,
+    controller,
+    follower,
+    fulldisks,
+    leader,
+    lease,
+    planning,
+    registration,
+    replica,
+    roles,
+)
 from penstock.broker.cluster.controller import Controller, Outcome
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import (
@@ -49,6 +60,8 @@ FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
 ANYBODY = -9  # as the source of what is held
 QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
 REST_MS = 1_000  # how often it is looked at then
+SETTLE_MS = 1_200  # a disk has to have room for so long
+FULL = "folder"  # of a broker, whose disk is full or has room
 FATES = ("in time", "never", "in time, answer lost", "late")
 
 
@@ -77,6 +90,9 @@ class Broker:
     paused_until_ms: int = 0
     rate: float = 1.0  # of its clock
     store_is_cut: bool = False
+    is_full: bool = False  # its disk
+    full_disks: fulldisks.FullDisks = field(default_factory=lambda: fulldisks.FullDisks(SETTLE_MS))
+    has_reported: bool = False  # its registration says that its disk is full
     session: Session | None = None
     member: registration.OwnRegistration = field(default_factory=lambda: registration.OwnRegistration(-1, "", True))
     roles: roles.Roles = field(default_factory=lambda: roles.Roles(-1))
@@ -278,6 +294,7 @@ class ClusterWorld(Clockwork):
         broker.waits, broker.parked, broker.told, broker.fetching, broker.deleted = {}, {}, {}, {}, set()
         broker.session = broker.controller = broker.term = broker.controller_id = None
         broker.newer_epoch = 0
+        broker.full_disks = fulldisks.FullDisks(SETTLE_MS)
         for partition, log in broker.logs.items():
             checkpoint = min(broker.checkpoints[partition], log.end)
             broker.roles.replicas[partition] = Replica(number, partition, checkpoint)
@@ -351,6 +368,22 @@ class ClusterWorld(Clockwork):
             log.compact(min(broker.roles.replicas[partition].high_watermark, log.flushed))
             self.laws.on_change(partition, log.topic_id)
             self.count("compaction")
+
+    def fill(self, number: int) -> None:
+        """A broker's disk is full: it appends nothing."""
+        self.brokers[number].is_full = True
+        self.note("disk of", number, "full")
+        self.count("disk full")
+        if self.calm:
+            self.advance(0)
+
+    def drain(self, number: int) -> None:
+        """There is room again."""
+        self.brokers[number].is_full = False
+        self.note("disk of", number, "has room")
+        if self.calm:  # No timer has a follower ask again.
+            for partition in self.partitions:
+                self._fetch_again(self.brokers[number], partition)
 
     def pause(self, number: int, for_ms: int) -> None:
         """SIGSTOP: mail piles up, timers come late. A second one makes it no shorter: mail would overtake mail then."""
@@ -518,6 +551,8 @@ class ClusterWorld(Clockwork):
             self.count("election")
             if new.leader in old.elr:
                 self.count("election from the ELR")
+            if old.leader in old.isr and self.brokers[old.leader].has_reported:
+                self.count("lead of a full disk moved")
         if new.unclean_epoch != old.unclean_epoch:
             self.count("unclean election")
         if len(new.isr) > len(old.isr):
@@ -571,10 +606,10 @@ class ClusterWorld(Clockwork):
     def _on_watch(self, broker: Broker, session: Session, path: str) -> None:
         if broker.session is not session:
             return
+        if path == paths.broker(broker.id):
+            self._look_at_registration(broker)
         if path == paths.CONTROLLER:
             self.look_at_controller(broker)
-        elif path == paths.broker(broker.id):
-            self._look_at_registration(broker)
         elif path == paths.moved(broker.id):
             self._look_at_moves(broker)
         elif path == paths.DELETED:
@@ -620,6 +655,7 @@ class ClusterWorld(Clockwork):
         if broker.member.epoch != NO_EPOCH:
             return
         registration.on_registered(broker.member, zxid)
+        broker.has_reported = False
         self.note("registered", broker.id, zxid)
         self.count("registered")
         self._look_at_registration(broker)
@@ -635,6 +671,32 @@ class ClusterWorld(Clockwork):
                 self._close(broker)
 
         self.read(broker, lambda session: self.store.get(session, paths.broker(broker.id), watch=True), seen)
+
+    def _look_at_disk(self, broker: Broker) -> None:
+        """Say in the registration whether the disk is full, as `broker/replication/diskreports.py` does."""
+        full = fulldisks.on_look(broker.full_disks, [FULL] if broker.is_full else [], self._clock(broker))
+        epoch = broker.member.epoch
+        if bool(full) is broker.has_reported or epoch == NO_EPOCH:
+            return
+
+        def look(session: Session) -> tuple[Node | None, Node | None]:
+            own, stays = paths.broker(broker.id), paths.incarnation(broker.id)
+            return self.store.get(session, own), self.store.get(session, stays)
+
+        def seen(found: tuple[Node | None, Node | None]) -> None:
+            own, stays = found
+            if own is None or stays is None or own.czxid != epoch:
+                return
+            unwritable = registration.Unwritable(is_all=bool(full))
+            writes = registration.report_unwritable(broker.id, own.data, own.version, stays.version, unwritable)
+            self.write(broker, writes, lambda outcome, refused, zxid: reported(outcome))
+
+        def reported(outcome: Outcome) -> None:
+            if outcome is Outcome.DONE and broker.member.epoch == epoch:
+                broker.has_reported = bool(full)
+                self.note("disk of", broker.id, "reported", "full" if full else "writable")
+
+        self.read(broker, look, seen)
 
     def _look_at_moves(self, broker: Broker) -> None:
         """Read who leads by now what this broker leads."""
@@ -729,7 +791,7 @@ class ClusterWorld(Clockwork):
     def brokers_of(self, session: Session) -> Any:
         registrations, incarnations = {}, {}
         for name in self.store.children(session, paths.BROKER_IDS):
-            node = self.store.get(session, paths.broker(int(name)))
+            node = self.store.get(session, paths.broker(int(name)), watch=True)
             if node is not None:
                 registrations[int(name)] = registration.read_registration(int(name), node.data, node.czxid)
         for number in registrations:
@@ -1021,6 +1083,10 @@ class ClusterWorld(Clockwork):
         one = broker.roles.replicas[partition]
         if broker.logs[partition] is not log or not log.is_made:
             return  # A fetcher lets go of a log before it goes.
+        if broker.is_full and batches:
+            if not self.calm:
+                self.post("timer", broker.id, lambda: self._fetch(broker, partition, turn), 100)
+            return
         for decision in replica.on_fetched(one, fetch, fetched, [epoch for epoch, _ in batches], log):
             if isinstance(decision, follower.Append):
                 log.append(batches[: decision.count])
@@ -1100,6 +1166,7 @@ class ClusterWorld(Clockwork):
                 if ask is not None:
                     self._alter(broker, ask)
             self._after(broker, partition)
+        self._look_at_disk(broker)
         if broker.controller is not None:
             self.act(broker, controller.on_time(broker.controller, self.now_ms))
 
@@ -1111,6 +1178,9 @@ class ClusterWorld(Clockwork):
         one, log = broker.roles.replicas[partition], broker.logs[partition]
         state = one.state
         if not broker.is_up or one.leader is None or state is None or (acks_wanted == -1 and not one.is_enough):
+            return 0
+        if broker.is_full:
+            self.count("refused by a full disk")
             return 0
         self.last_record += 1
         batch = (state.leader_epoch, self.last_record)
@@ -1251,6 +1321,11 @@ class ClusterWorld(Clockwork):
             self.put_back(broker.id)
             self._back(broker)
 
+    def _fault_full(self, broker: Broker, partition: Partition) -> None:
+        self.fill(broker.id)
+        if self.random.random() < 0.7:
+            self.later(self.random.choice((30, 1_000, 6_000)), lambda: self.drain(broker.id))
+
     def _fault_pause(self, broker: Broker, partition: Partition) -> None:
         if broker.is_up:
             self.pause(broker.id, self.random.choice((50, 600, 2_000, 5_000)))
@@ -1308,6 +1383,7 @@ class ClusterWorld(Clockwork):
         _fault_all_power,
         _fault_log,
         _fault_put_back,
+        _fault_full,
         _fault_pause,
         _fault_pause,
         _fault_expire,
@@ -1334,7 +1410,11 @@ class ClusterWorld(Clockwork):
             broker.store_is_cut = False
             if not broker.is_up:
                 self.start(broker.id)
-        self._come_to_rest(self.duration_ms + QUIET_MS)
+        if any(broker.is_full for broker in self.brokers):
+            self._play_until_served()
+            for broker in self.brokers:
+                self.drain(broker.id)
+        self._come_to_rest(self.now_ms + QUIET_MS)
         if self._ask_operator():
             self._come_to_rest(self.now_ms + QUIET_MS)
         self.check_whole()
@@ -1346,6 +1426,22 @@ class ClusterWorld(Clockwork):
             self.play(self.now_ms + REST_MS)
             if self.now_ms > self.duration_ms + 2 * REST_MS and self.find_fault() is None:
                 return
+
+    def _play_until_served(self) -> None:
+        """I12 while disks are full: play on until nobody leads on a full disk where another seat could lead."""
+        until_ms = self.now_ms + QUIET_MS
+        while fault := self._find_full_leader():
+            if self.now_ms >= until_ms:
+                raise Violation(fault)
+            self.play(self.now_ms + REST_MS)
+
+    def _find_full_leader(self) -> str | None:
+        for partition in self.partitions:
+            state = self.laws.truths[partition].state
+            others = [one for one in state.seats if not self.brokers[one].is_full and one not in state.unclean]
+            if state.leader != NO_LEADER and self.brokers[state.leader].is_full and others:
+                return f"I12: {state.leader} leads {partition} on a full disk, and {others} could: {state}"
+        return None
 
     def _ask_operator(self) -> bool:
         """Where the last seat's log isn't there nobody leads until an operator gives up what it held."""

@@ -21,7 +21,7 @@ from penstock.broker.cluster.messages import (
     PartitionRole,
     RoleAnswer,
 )
-from penstock.broker.cluster.registration import Incarnation, Registration
+from penstock.broker.cluster.registration import WRITABLE, Incarnation, Registration, Unwritable
 from penstock.broker.cluster.replica import Replica, on_altered, on_role
 from penstock.broker.store.base import BadValueError, Check, Create, Set, paths
 from penstock.errors import ErrorCode
@@ -74,6 +74,54 @@ def test_a_broker_that_does_not_say_whether_it_is_clean_is_not() -> None:
     assert registration.read_registration(1, b'{"penstock":{"incarnation":"i"}}', 5) == Registration(1, 5, "i", clean=False)
     with pytest.raises(BadValueError):
         registration.read_registration(1, b'{"version":4}', 5)
+
+
+@pytest.mark.parametrize(
+    "unwritable", [WRITABLE, Unwritable(is_all=True), Unwritable(partitions=frozenset({("t", 0), ("t", 2), ("u", 1)}))]
+)
+def test_a_registration_says_where_its_broker_can_not_write(unwritable: Unwritable) -> None:
+    node = registration.registration_json("i", True, {"rack": "r"}, {"folders": []})
+    before = registration.report_unwritable(1, node, 3, 7, Unwritable(is_all=True))[1]
+    assert isinstance(before, Set)
+    check, write = registration.report_unwritable(1, before.data, 4, 7, unwritable)
+    assert check == Check(paths.incarnation(1), 7) and isinstance(write, Set)
+    assert (write.path, write.version) == (paths.broker(1), 4)
+    assert registration.read_registration(1, write.data, 5) == Registration(1, 5, "i", True, True, unwritable)
+    assert json.loads(write.data).items() >= {"rack": "r", "version": 5}.items()
+
+
+@pytest.mark.parametrize("said", ['"all"', "[1]", '{"t":1}', '{"t":[-1]}', '{"t":[]}'])
+def test_a_report_that_no_broker_can_have_written_is_refused(said: str) -> None:
+    node = b'{"penstock":{"incarnation":"i","unwritable":%b}}' % said.encode()
+    with pytest.raises(BadValueError, match="unwritable"):
+        registration.read_registration(1, node, 5)
+
+
+def test_only_leaders_in_full_log_folders_give_way() -> None:
+    machine = Controller(3, epoch=7, epoch_version=6)
+    states = {("t", number): planning.PartitionImage(TOPIC_ID, REPLICAS, LeaderAndIsr(1, 4, REPLICAS)) for number in (0, 1)}
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
+    noted = {one: Incarnation("i", noted=10 + one, version=2) for one in REPLICAS}
+    controller.on_image(machine, states, brokers, noted, 0)
+    full = {**brokers, 1: replace(brokers[1], unwritable=Unwritable(partitions=frozenset({("t", 1)})))}
+    controller.on_brokers(machine, full, noted, 1)
+    assert {partition: planned.state.leader for partition, planned in machine.writing.items()} == {("t", 1): 2}
+
+
+def test_a_new_partition_begins_where_there_is_room() -> None:
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
+    ends = {one: (10 + one, planning.EMPTY) for one in REPLICAS}
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, NOT_CREATED, log_ends=ends, unwritable=frozenset({1}))
+    assert planning.plan(image, brokers).leader == 2
+    image.unwritable = frozenset(REPLICAS)
+    assert planning.plan(image, brokers).leader == 1
+
+
+def test_replicas_in_full_log_folders_are_shown_as_offline_but_for_leaders() -> None:
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
+    state = LeaderAndIsr(1, 4, REPLICAS)
+    image = planning.PartitionImage(TOPIC_ID, REPLICAS, state, unwritable=frozenset({1, 2}))
+    assert planning.offline(image, brokers) == (2,)
 
 
 def test_the_last_seat_stays_and_no_ordinary_election_takes_it() -> None:
@@ -146,6 +194,8 @@ def test_preferred_leaders_in_sync_lead_again_where_a_broker_lacks_too_many() ->
     assert balance.find_unbalanced(partitions, {1, 2}, 60) == [("t", 0)]
     assert balance.find_unbalanced(partitions, {1, 2}, 67) == []
     assert balance.find_unbalanced(partitions, {2}, 10) == []
+    partitions["t", 0].unwritable = frozenset({1})
+    assert balance.find_unbalanced(partitions, {1, 2}, 60) == []
 
 
 def test_a_role_that_a_deletion_overtook_is_not_told_again() -> None:
