@@ -56,7 +56,9 @@ public class JavaClients {
         while (System.in.read() >= 0) { }
         ends = true;
         for (Thread thread : producing) thread.join();
-        readAll();
+        Thread reading = new Thread(JavaClients::readAll); // of which the handler hears, unlike of what this thread throws
+        reading.start();
+        reading.join();
         System.out.flush();
         Runtime.getRuntime().halt(0);
     }
