@@ -44,6 +44,7 @@ groupmember       one member of one group, whichever protocol that has
 membership        the same where a member shares partitions out (KIP-62)
 consumergroup     the same where the coordinator shares partitions out (KIP-848)
 assignors         how a group's leader shares partitions out
+racks             which members have a replica in their rack
 stickiness        how `sticky` and `cooperative-sticky` do that
 streams           `ConsumerConnector`: records out as streams, one for each thread
 simpleconsumer    `SimpleConsumer`: fetches at offsets that the caller keeps

@@ -10,6 +10,7 @@ from penstock.pipeline.clients import assignors
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.groupmember import GroupMember
+from penstock.pipeline.clients.racks import partition_racks
 from penstock.pipeline.clients.stickiness import Member
 from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 from penstock.pyx.wire.message import Message, WireError
@@ -115,7 +116,7 @@ class Membership(GroupMember):
         topics = sorted({topic for member in members for topic in member.topics})
         cluster = await self._client.metadata(topics, refresh=True)
         counts = {topic: len(info.partitions) for topic, info in cluster.topics.items()}
-        return self._assignors[name](counts, members)
+        return self._assignors[name](counts, members, partition_racks(cluster))
 
     def _wishes(self, member: JoinGroupResponse.JoinGroupResponseMember, name: str) -> Member:
         try:

@@ -169,7 +169,7 @@ CONSUMER = _table(
         "client.rack",
         parse_str,
         None,
-        "Where this client is; brokers may name a replica near it.",
+        "Where this client is: it gets partitions with a replica there first, and brokers may name that replica.",
     ),
 )
 

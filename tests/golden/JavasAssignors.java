@@ -1,5 +1,6 @@
 // What Apache Kafka's own assignors make of cases on standard input, one a line, words separated by blanks:
-//     <assignor> <topic>=<partitions>,... <member>=<subscription in hex>[=<group.instance.id>] ...
+//     <assignor> <topic>=<partition>|<partition>|...,... <member>=<subscription in hex>[=<group.instance.id>] ...
+// A partition stands as the racks of its replicas: <rack>+<rack>..., empty if they have none.
 // Prints for each case the members with their partitions: <member>=<topic>:<partition>,... A line `userdata <topic> <partition>,...
 // <generation>` prints in hex what StickyAssignor adds to a subscription after that assignment.
 import java.io.BufferedReader;
@@ -23,6 +24,8 @@ import org.apache.kafka.clients.consumer.RoundRobinAssignor;
 import org.apache.kafka.clients.consumer.StickyAssignor;
 import org.apache.kafka.clients.consumer.internals.AbstractPartitionAssignor;
 import org.apache.kafka.clients.consumer.internals.ConsumerProtocol;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 
 public class JavasAssignors {
@@ -34,6 +37,13 @@ public class JavasAssignors {
             case "cooperative-sticky": return new CooperativeStickyAssignor();
             default: throw new IllegalArgumentException(name);
         }
+    }
+
+    static PartitionInfo partition(String topic, int number, String racks) {
+        String[] named = racks.split("\\+");
+        Node[] replicas = new Node[named.length];
+        for (int i = 0; i < named.length; i++) replicas[i] = new Node(i, "localhost", 9092, named[i].isEmpty() ? null : named[i]);
+        return new PartitionInfo(topic, number, replicas[0], replicas, replicas);
     }
 
     static String userData(String[] words) {
@@ -48,8 +58,13 @@ public class JavasAssignors {
     }
 
     static String assigned(String[] words) {
-        Map<String, Integer> partitions = new HashMap<>();
-        for (String topic : words[1].split(",")) partitions.put(topic.split("=")[0], Integer.parseInt(topic.split("=")[1]));
+        Map<String, List<PartitionInfo>> partitions = new HashMap<>();
+        for (String topic : words[1].split(",")) {
+            String[] racks = topic.split("=")[1].split("\\|", -1);
+            List<PartitionInfo> listed = new ArrayList<>();
+            for (int i = 0; i + 1 < racks.length; i++) listed.add(partition(topic.split("=")[0], i, racks[i]));
+            partitions.put(topic.split("=")[0], listed);
+        }
         Map<String, Subscription> members = new HashMap<>();
         for (int i = 2; i < words.length; i++) {
             String[] member = words[i].split("=");
@@ -57,7 +72,7 @@ public class JavasAssignors {
             if (member.length > 2) wishes.setGroupInstanceId(Optional.of(member[2]));
             members.put(member[0], wishes);
         }
-        return new TreeMap<>(assignor(words[0]).assign(partitions, members)).entrySet().stream()
+        return new TreeMap<>(assignor(words[0]).assignPartitions(partitions, members)).entrySet().stream()
             .map(entry -> entry.getKey() + "=" + entry.getValue().stream()
                 .map(tp -> tp.topic() + ":" + tp.partition()).collect(Collectors.joining(",")))
             .collect(Collectors.joining(" "));

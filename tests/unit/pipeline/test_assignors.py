@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +18,20 @@ from penstock.pipeline.clients.assignors import (
     encode_assignment,
     encode_subscription,
 )
+from penstock.pipeline.clients.racks import NO_RACKS, PartitionRacks
 from penstock.pipeline.clients.stickiness import Assignment, Member
 from penstock.pyx.wire.message import WireError
 
 NAMES = st.sampled_from("abcdef")
 
 
-def shares(name: str, partitions: dict[str, int], *members: Member) -> dict[str, list[tuple[str, int]]]:
-    return ASSIGNORS[name](partitions, members)
+RACK = st.sampled_from(["r1", "r2", "r3"])
+
+
+def shares(
+    name: str, partitions: dict[str, int], *members: Member, racks: PartitionRacks = NO_RACKS
+) -> dict[str, list[tuple[str, int]]]:
+    return ASSIGNORS[name](partitions, members, racks)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +89,8 @@ def test_shares_survive_the_wire(tps: list[tuple[str, int]]) -> None:
 def test_subscriptions_survive_the_wire(name: str) -> None:
     owned = (("a", 0), ("a", 3), ("b", 1))
     is_sticky = "sticky" in name
-    member = Member("m", ("a", "b"), "one", owned if is_sticky else (), 7 if is_sticky else -1)
     for rack in (None, "r1"):
+        member = Member("m", ("a", "b"), "one", owned if is_sticky else (), 7 if is_sticky else -1, rack)
         data = encode_subscription(name, {"b", "a"}, owned, 7, rack)
         assert decode_subscription(data, "m", "one", name) == member
 
@@ -182,3 +190,58 @@ def test_cooperative_members_never_share_a_partition_and_come_to_rest(count: int
         given_out = [tp for tps in has.values() for tp in tps]
         assert sorted(given_out) == [("t", n) for n in range(count)]
         assert max(map(len, has.values())) - min(map(len, has.values())) <= 1
+
+
+# Racks (KIP-881)
+
+PLACES = st.lists(st.frozensets(RACK, max_size=2), max_size=9)
+MEMBERS_IN_RACKS = st.lists(st.tuples(st.frozensets(st.sampled_from("ab")), st.none() | RACK), min_size=1, max_size=6)
+
+
+@given(st.sampled_from(sorted(ASSIGNORS)), PLACES, PLACES, MEMBERS_IN_RACKS)
+def test_members_in_racks_get_each_partition_once_as_evenly_as_without_and_come_to_rest(
+    name: str, of_a: list[frozenset[str]], of_b: list[frozenset[str]], wishes: list[tuple[frozenset[str], str | None]]
+) -> None:
+    partitions = {"a": len(of_a), "b": len(of_b)}
+    racks = {(topic, n): one for topic, placed in (("a", of_a), ("b", of_b)) for n, one in enumerate(placed)}
+    members = [Member(f"m{i}", tuple(sorted(topics)), rack=rack) for i, (topics, rack) in enumerate(wishes)]
+    rounds: list[Assignment] = []
+    while len(rounds) < 2 or rounds[-1] != rounds[-2]:
+        assert len(rounds) < 8
+        made = shares(name, partitions, *members, racks=racks)
+        rounds.append({member_id: sorted(tps) for member_id, tps in made.items()})
+        if "sticky" in name:
+            members = [replace(m, owned=tuple(rounds[-1][m.member_id]), generation=len(rounds)) for m in members]
+    wanted = {topic for topics, _ in wishes for topic in topics}
+    assert sorted(tp for tps in rounds[-1].values() for tp in tps) == sorted(tp for tp in racks if tp[0] in wanted)
+    assert counts_of(rounds[-1]) == counts_of(shares(name, partitions, *[replace(m, owned=()) for m in members]))
+
+
+def test_range_gives_members_what_is_in_their_racks_and_topics_alike_together() -> None:
+    placed = [frozenset({"r2"}), frozenset({"r1"}), frozenset({"r3"})]
+    racks = {(topic, n): one for topic in "tu" for n, one in enumerate(placed)}
+    members = [Member("a", ("t", "u"), rack="r1"), Member("b", ("t", "u"), rack="r2")]
+    made = shares("range", {"t": 3, "u": 3}, *members, racks=racks)
+    assert made == {"a": [("t", 1), ("t", 2), ("u", 1), ("u", 2)], "b": [("t", 0), ("u", 0)]}
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+def test_a_sticky_member_gives_up_what_is_in_other_racks_alone(name: str) -> None:
+    racks = {("t", 0): frozenset({"r2"}), ("t", 1): frozenset({"r1"})}
+    members = [
+        Member("a", ("t",), owned=(("t", 0),), generation=1, rack="r1"),
+        Member("b", ("t",), owned=(("t", 1),), generation=1, rack="r2"),
+    ]
+    made = shares(name, {"t": 2}, *members, racks=racks)
+    if name == "cooperative-sticky":
+        assert made == {"a": [], "b": []}, "both have to give theirs back first"
+        members = [replace(member, owned=()) for member in members]
+        made = shares(name, {"t": 2}, *members, racks=racks)
+    assert made == {"a": [("t", 1)], "b": [("t", 0)]}
+
+
+def test_racks_make_no_difference_where_each_partition_is_in_all_of_them() -> None:
+    racks = {("t", n): frozenset({"r1", "r2"}) for n in range(4)}
+    members = [Member("b", ("t",), rack="r1"), Member("a", ("t",), rack="r2")]
+    for name in ASSIGNORS:
+        assert shares(name, {"t": 4}, *members, racks=racks) == shares(name, {"t": 4}, *members)
