@@ -214,7 +214,12 @@ def test_members_in_racks_get_each_partition_once_as_evenly_as_without_and_come_
             members = [replace(m, owned=tuple(rounds[-1][m.member_id]), generation=len(rounds)) for m in members]
     wanted = {topic for topics, _ in wishes for topic in topics}
     assert sorted(tp for tps in rounds[-1].values() for tp in tps) == sorted(tp for tp in racks if tp[0] in wanted)
-    assert counts_of(rounds[-1]) == counts_of(shares(name, partitions, *[replace(m, owned=()) for m in members]))
+    plain = shares(name, partitions, *[replace(m, owned=()) for m in members])
+    for topics in ("a", "b") if name == "range" else ("ab",):  # `range` shares out each topic by itself
+        of_topics = [
+            {member_id: [tp for tp in tps if tp[0] in topics] for member_id, tps in one.items()} for one in (rounds[-1], plain)
+        ]
+        assert counts_of(of_topics[0]) == counts_of(of_topics[1])
 
 
 def test_range_gives_members_what_is_in_their_racks_and_topics_alike_together() -> None:
