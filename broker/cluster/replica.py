@@ -16,6 +16,9 @@ the next start finds one that is whole, only shorter (*and with its seat*).
 A log whose last epoch is above the one that is told, or a role of a later epoch, is answered with FENCED_LEADER_EPOCH and that
 epoch; the controller goes on above it (*a store that was restored from a copy gives an epoch twice*). Then versions and zxids
 begin again lower: so the leader epoch alone decides where it differs.
+
+A leader epoch that elections can't have reached is refused (`is_out_of_reach`). Once a log had it, the controller would have to
+go on above it, and past the 32 bits of an epoch nobody can lead.
 """
 
 from __future__ import annotations
@@ -38,6 +41,11 @@ from penstock.broker.cluster.messages import (
     RoleAnswer,
 )
 from penstock.errors import ErrorCode
+
+REACHABLE_EPOCH = 1 << 30
+"""No partition has so many elections: one a second takes 34 years."""
+EPOCH_STEP = 1_000
+"""Above it, an epoch is believed that is so far above the newest known one, at most."""
 
 
 class Role(Enum):
@@ -89,6 +97,8 @@ def on_role(
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, newest.leader_epoch, log.end)
     if log.last_epoch > state.leader_epoch:
         return RoleAnswer(ErrorCode.FENCED_LEADER_EPOCH, log.last_epoch, log.end)
+    if is_out_of_reach(state.leader_epoch, log.last_epoch if newest is None else max(log.last_epoch, newest.leader_epoch)):
+        return RoleAnswer(ErrorCode.INVALID_REQUEST)
     if not is_whole and holds_seat(replica.broker, state):
         return RoleAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
     is_new_epoch = newest is None or state.leader_epoch > newest.leader_epoch
@@ -127,6 +137,11 @@ def _is_older(replica: Replica, state: LeaderAndIsr, newest: LeaderAndIsr, broke
     return state.partition_epoch < newest.partition_epoch or (
         replica.broker_epoch != NO_EPOCH and broker_epoch < replica.broker_epoch
     )
+
+
+def is_out_of_reach(leader_epoch: int, known: int) -> bool:
+    """Whether no controller can have come to a leader epoch, where `known` is the newest that this broker has heard of."""
+    return leader_epoch > max(known, REACHABLE_EPOCH) + EPOCH_STEP
 
 
 def holds_seat(broker: int, state: LeaderAndIsr) -> bool:

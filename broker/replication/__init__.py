@@ -14,6 +14,7 @@ replicas         the replicas that this broker holds: roles from the controller 
 reading          what a controller reads of the store
 pictures         what the controller tells all brokers of all topics (UpdateMetadata)
 sender           what a controller sends through
+electedepochs    which controller epochs the metadata store has seen elected
 electioncount    how many leaders this broker has elected as the controller
 termevents       the events of a controller's term, one queue, and the work that puts them there
 storedtopics     the topics of the store, as a controller follows them

@@ -118,7 +118,7 @@ class Joining:
             self._node_id,
             dirs.first.cluster_id,
             self._config,
-            self.store.place,
+            self.store,
             topics,
             dirs,
             logs,

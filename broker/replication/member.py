@@ -32,6 +32,7 @@ from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.replication import requests
 from penstock.broker.replication.controllership import Controllership
 from penstock.broker.replication.diskreports import DiskReports
+from penstock.broker.replication.electedepochs import ElectedEpochs
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
 from penstock.broker.replication.leadermoves import REASSIGNMENT_REFUSED
@@ -39,6 +40,7 @@ from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.peers import Peers, Prepare
 from penstock.broker.replication.replicalogs import Coordinators
 from penstock.broker.replication.replicas import Replicas
+from penstock.broker.replication.session import SessionStore
 from penstock.broker.replication.term import Term
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
@@ -60,7 +62,7 @@ _log = log.get(__name__)
 class Member:
     """One broker's parts in its cluster.
 
-    place: of the store, as `zookeeper.connect` names it. between_brokers: the listener on which brokers are served. clean:
+    store: the present session's. between_brokers: the listener on which brokers are served. clean:
     the log folders have all that they had when the last controller noted this broker. coordinators: they hear of the internal
     topics' roles. noted: called once roles were taken and all logs are open, to say in the folders that a crash from here on
     is no power cut. prepare: see `Peers`.
@@ -71,7 +73,7 @@ class Member:
         node_id: int,
         cluster_id: str,
         config: BrokerConfig,
-        place: str,
+        store: SessionStore,
         topics: ClusterTopics,
         dirs: LogDirs,
         logs: LogManager,
@@ -86,7 +88,8 @@ class Member:
     ) -> None:
         self.node_id = node_id
         self.topics = topics
-        self._place = place
+        self._place = store.place
+        self._elected = ElectedEpochs(store, monotonic_ms)
         self._between_brokers = between_brokers
         self._noted = noted
         self.is_noted = clean
@@ -196,11 +199,17 @@ class Member:
 
     async def on_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrAnswer:
         """Take roles."""
+        if not await self._was_elected(request.controller_epoch):
+            epochs = self.registration.epoch, ErrorCode.INVALID_REQUEST, self.replicas.roles.controller_epoch
+            return LeaderAndIsrAnswer(self.node_id, *epochs)
         on_roles(self.registration, request)
         answer = await self.replicas.take(request, lambda: self.registration.epoch)
         if answer.error == ErrorCode.NONE:
             await self.note_if_open()
         return answer
+
+    async def _was_elected(self, controller_epoch: int) -> bool:
+        return await self._elected.has(controller_epoch, self.replicas.roles.controller_epoch)
 
     async def note_if_open(self) -> None:
         """Only now a crash of this process is no power cut any more: what was lost is dealt with, and each log was opened as
@@ -211,10 +220,15 @@ class Member:
 
     async def on_stop_replica(self, request: StopReplica) -> StopReplicaAnswer:
         """Stop replicas."""
+        if not await self._was_elected(request.controller_epoch):
+            epochs = self.registration.epoch, ErrorCode.INVALID_REQUEST, self.replicas.roles.controller_epoch
+            return StopReplicaAnswer(self.node_id, *epochs, {})
         return await self.replicas.drop(request, lambda: self.registration.epoch)
 
     async def on_update_metadata(self, update: UpdateMetadata) -> int:
         """Take what is known of brokers and partitions; an error code."""
+        if not await self._was_elected(update.controller_epoch):
+            return int(ErrorCode.INVALID_REQUEST)
         error = roles.refuse(self.replicas.roles, update.controller_epoch, update.broker_epoch, self.registration.epoch)
         if error:
             return error
