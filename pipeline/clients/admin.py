@@ -24,8 +24,15 @@ __all__ = [
 
 
 class Admin(Client):
-    """A client with administration. Everything is retried on errors that another try may cure, until
-    `default.api.timeout.ms`; then, and on other errors, KafkaError is raised."""
+    """A client with administration, for asyncio. Everything is retried on errors that another try may cure, until
+    `default.api.timeout.ms`; then, and on other errors, KafkaError is raised.
+
+        async def make() -> None:
+            async with Admin("host:9092") as admin:
+                await admin.create_topics({"events": 6}, configs={"retention.ms": "604800000"}, exist_ok=True)
+
+        asyncio.run(make())
+    """
 
     # Its methods are functions of a client, each in the file of its noun.
     create_topics = topics.create_topics

@@ -142,7 +142,8 @@ class Client:
         return None if connection is None or connection.closed else connection
 
     async def connection(self, node_id: int, purpose: str = "control") -> Connection:
-        """An open connection to a broker; one attempt, after the pause that earlier failures ask for."""
+        """An open connection to a broker; one attempt, after the pause that earlier failures ask for. Raises
+        ConnectionLost."""
         connection = self.ready_connection(node_id, purpose)
         if connection is not None:
             return connection

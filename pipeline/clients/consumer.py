@@ -1,20 +1,4 @@
-"""Records out: a synchronous consumer with Kafka's properties, in a group or with partitions of its own choice.
-
-    with Consumer("host:9092", **{"group.id": "night", "auto.offset.reset": "earliest"}) as consumer:
-        consumer.subscribe(["events"])
-        while True:
-            for record in consumer.poll(1.0):
-                ...
-            consumer.commit()
-
-or record by record, without end unless `consumer.timeout.ms` says so:
-
-        for record in consumer:
-            ...
-
-At least once: commit after the work. At most once: commit before it. Exactly once: keep the offset in the same
-transaction as the work's result (`Producer.send_offsets`, or a database's own) and `seek` to it at the start.
-"""
+"""Records out: a synchronous consumer with Kafka's properties, in a group or with partitions of its own choice."""
 
 from __future__ import annotations
 
@@ -45,7 +29,22 @@ BUSY_STEP_S = 0.2  # how often a poll that waits checks whether the group rebala
 
 
 class Consumer(SyncClient[Admin]):
-    """Polls records; see the module. One thread at a time may use it.
+    """Polls records. One thread at a time may use it.
+
+        with Consumer("host:9092", **{"group.id": "night", "auto.offset.reset": "earliest"}) as consumer:
+            consumer.subscribe(["events"])
+            while True:
+                for record in consumer.poll(1.0):
+                    ...
+                consumer.commit()
+
+    or record by record, without end unless `consumer.timeout.ms` says so; the time that the group takes to begin counts:
+
+            for record in consumer:
+                ...
+
+    At least once: commit after the work. At most once: commit before it. Exactly once: keep the offset in the same
+    transaction as the work's result (`Producer.send_offsets`, or a database's own) and `seek` to it at the start.
 
     Rebalances happen inside `poll`, and so do their callbacks, which may commit and seek. An error of a partition is
     raised by `poll` (CorruptBatchError, or KafkaError such as OFFSET_OUT_OF_RANGE with `auto.offset.reset=none`); that
@@ -54,6 +53,8 @@ class Consumer(SyncClient[Admin]):
 
     A log that was cut back below the position (an unclean election) is never read over: with `auto.offset.reset=none` `poll`
     raises LogTruncatedError, else it goes on where the log parts from what was read, and says so. `gaps` counts that.
+
+    The constructor raises ConfigError for a property that is unknown or wrong, KafkaError if no broker answers.
     """
 
     def __init__(self, bootstrap: str = "", **given: object) -> None:

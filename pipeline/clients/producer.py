@@ -1,10 +1,5 @@
 """Records in: a synchronous producer with Kafka's properties over an asyncio loop in a thread.
 
-    producer = Producer("host:9092", **{"linger.ms": 20, "compression.type": "lz4"})
-    delivery = producer.send("events", key=b"id", value=b"...")
-    producer.flush()
-    delivery.result().offset
-
 `send` appends to the open batch of a partition in the caller's thread (the accumulator); the loop is woken once a batch, not
 once a record, and hands batches to the sender (the dispatcher).
 """
@@ -45,14 +40,23 @@ CLOSE_TIMEOUT_S = 60.0
 
 
 class Producer(SyncClient[Client]):
-    """Sends records; see the module. Threads may share one. Close it: what was not flushed before is lost.
+    """Sends records. Threads may share one. Records that were not flushed when the process ends without `close` are lost.
 
-    Idempotent unless `acks` or `enable.idempotence` say otherwise. With `transactional.id`: `begin`, sends,
-    maybe `send_offsets`, then `commit` or `abort`; every method raises Fenced once a newer producer has the
-    identity. Callbacks run in the producer's own thread and must not wait.
+        with Producer("host:9092", **{"linger.ms": 20, "compression.type": "lz4"}) as producer:
+            delivery = producer.send("events", key=b"id", value=b"...")
+            producer.flush()
+            delivery.result().offset
+
+    Idempotent unless `acks` or `enable.idempotence` say otherwise. With `transactional.id`: `begin`, sends, maybe
+    `send_offsets`, then `commit` or `abort`. The constructor then fences an older producer of that identity and aborts what it
+    left open; every method raises Fenced once a newer one has the identity. Callbacks run in the producer's own thread and must
+    not wait.
 
     `partitioner` is a function of one's own in place of `partitioner.class`, or a name that this takes. `interceptors` see and
     may change each record, and hear what became of it; `handler` has hooks at each stage of the queue.
+
+    Raises ConfigError for a property that is unknown, wrong or given twice, and KafkaError if no broker gives the
+    `transactional.id` within `max.block.ms`.
     """
 
     def __init__(

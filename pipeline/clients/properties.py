@@ -146,7 +146,12 @@ CONSUMER = _table(
         "consumer.timeout.ms", parse_int(-1, LONG_MAX), -1, "A loop over records ends without one for so long; -1: never."
     ),
     Property("max.poll.records", parse_int(1, INT_MAX), 500, "Most records that one poll returns."),
-    Property("auto.offset.reset", parse_choice("earliest", "latest", "none"), "latest", "Start without a position."),
+    Property(
+        "auto.offset.reset",
+        parse_choice("earliest", "latest", "none"),
+        "latest",
+        "Where to go on without an offset that the log has.",
+    ),
     Property("enable.auto.commit", parse_bool, True, "Whether positions are committed in the background."),
     Property("auto.commit.interval.ms", parse_int(1, LONG_MAX), 5_000, "How often they are."),
     Property("isolation.level", parse_choice(*ISOLATION), "read_uncommitted", "Whether aborted records are seen."),
@@ -191,6 +196,15 @@ ALIASES: dict[str, dict[str, str]] = {
 }
 """By kind of client: what its properties were called before Kafka 0.9, and by librdkafka, with our names. The `batch.size` of
 those times counted messages: that is `batch.num.messages`."""
+NOT_KAFKAS = {
+    "penstock.max.response.bytes": "Penstock",
+    "record.id": "Penstock",
+    "producer.type": "Kafka before 0.9",
+    "batch.num.messages": "Kafka before 0.9",
+    "queue.buffering.max.messages": "Kafka before 0.9",
+    "consumer.timeout.ms": "Kafka before 0.9",
+}
+"""Properties that today's Kafka doesn't have, and who has them. All others are Kafka's, by their names and with its meaning."""
 FOR_EVER = "-1"  # as Kafka 0.8 had it in `queue.enqueue.timeout.ms`
 
 

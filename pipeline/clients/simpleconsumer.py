@@ -1,11 +1,5 @@
 """Fetches without a state: the caller says from which offset, and keeps where it stands.
 
-    with SimpleConsumer("host:9092") as consumer:
-        fetched = consumer.fetch("events", 0, offset, 1 << 20)
-        for record in fetched.records:
-            ...
-        offset = fetched.next_offset
-
 The consumer finds each partition's leader, and follows it when it changes. It knows no group and commits nothing.
 """
 
@@ -46,7 +40,16 @@ class FetchedRecords:
 
 
 class SimpleConsumer(SyncClient[Admin]):
-    """Fetches at offsets; see the module. Threads may share one. Properties are those of Consumer."""
+    """Fetches at offsets that the caller keeps. Threads may share one. Properties are those of Consumer.
+
+        with SimpleConsumer("host:9092") as consumer:
+            fetched = consumer.fetch("events", 0, offset, 1 << 20)
+            for record in fetched.records:
+                ...
+            offset = fetched.next_offset
+
+    The constructor raises ConfigError for a property that is unknown or wrong, KafkaError if no broker answers.
+    """
 
     def __init__(self, bootstrap: str = "", **given: object) -> None:
         super().__init__(Admin, bootstrap, properties.CONSUMER, given)

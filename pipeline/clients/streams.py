@@ -1,11 +1,5 @@
 """Messages as streams, each for one thread: the high-level consumer of Kafka's first clients.
 
-    with ConsumerConnector("host:9092", **{"group.id": "night", "auto.offset.reset": "earliest"}) as connector:
-        streams = connector.create_message_streams({"events": 3})["events"]
-        threads = [Thread(target=work, args=(stream,)) for stream in streams]   # work: `for message in stream: ...`
-        ...
-        connector.commit_offsets()
-
 Each stream is a member of the group with a consumer of its own, so each partition is in one stream only, over all processes
 of the group. A member's id begins with `GROUP_HOST-MILLISECONDS-UUID-N`; the assignor `range` sorts by it. A stream joins and
 takes part in rebalances while its thread asks it for messages: one whose thread works for longer than `max.poll.interval.ms`
@@ -36,9 +30,10 @@ SLICE_S = 0.2  # after so long without a message a stream's thread lets commits 
 class MessageStream:
     """Messages of the partitions that are this stream's at the time; a connector makes it. Iterate it in one thread.
 
-    A loop over it ends when the connector is shut down, and when no message has come for `consumer.timeout.ms`; another loop
-    then goes on. A message counts as consumed as soon as it was given out: `commit_offsets` and, with `enable.auto.commit`, a
-    shutdown commit it, also one that its thread still works on. Other automatic commits wait until the next one is asked for.
+    A loop over it ends when the connector is shut down, and when no message has come for `consumer.timeout.ms`, in which the
+    group has to begin, too; another loop then goes on. A message counts as consumed as soon as it was given out:
+    `commit_offsets` and, with `enable.auto.commit`, a shutdown commit it, also one that its thread still works on. Other
+    automatic commits wait until the next one is asked for.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -107,7 +102,18 @@ class MessageStream:
 
 
 class ConsumerConnector:
-    """Makes the streams of one process in a group; see the module. Properties are those of Consumer."""
+    """Makes the streams of one process in a group. Properties are those of Consumer, of which `group.id` has to be given.
+
+        with ConsumerConnector("host:9092", **{"group.id": "night", "auto.offset.reset": "earliest"}) as connector:
+            streams = connector.create_message_streams({"events": 3})["events"]
+            threads = [Thread(target=work, args=(stream,)) for stream in streams]  # work: `for message in stream: ...`
+            ...
+            connector.commit_offsets()
+
+    Each partition is in one stream only, over all processes of the group. A stream joins the group, and takes part in
+    rebalances, while its thread asks it for messages. Calls may come from any thread. Raises ConfigError for a property that is
+    unknown or wrong.
+    """
 
     def __init__(self, bootstrap: str = "", **given: object) -> None:
         config = properties.load(properties.CONSUMER, given)
@@ -131,7 +137,8 @@ class ConsumerConnector:
     def create_message_streams(
         self, topics: Mapping[str, int], *, on_assigned: Revoked | None = None, on_revoked: Revoked | None = None
     ) -> dict[str, list[MessageStream]]:
-        """So many streams for each topic; once for a connector. The callbacks are those of `Consumer.subscribe`."""
+        """So many streams for each topic; once for a connector. The callbacks are those of `Consumer.subscribe`. Raises
+        ConfigError for fewer streams than one, KafkaError INVALID_REQUEST the second time."""
         wanted: list[tuple[str, int, Topics]] = [(topic, n, [topic]) for topic, count in topics.items() for n in range(count)]
         for topic, count in topics.items():
             if count < 1:
@@ -152,7 +159,8 @@ class ConsumerConnector:
         on_revoked: Revoked | None = None,
     ) -> list[MessageStream]:
         """So many streams, each of which may have partitions of any topic whose whole name matches `allow` and not `deny`.
-        Topics that come later join, at the latest after `metadata.max.age.ms`."""
+        Topics that come later join, at the latest after `metadata.max.age.ms`. Raises ConfigError without a filter, for one
+        that is no regular expression, or for fewer streams than one; KafkaError INVALID_REQUEST the second time."""
         if allow is None and deny is None:
             raise ConfigError("a filter of topics needs `allow` or `deny`")
         if streams < 1:

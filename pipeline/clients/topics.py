@@ -23,7 +23,7 @@ async def create_topics(
     exist_ok: bool = False,
 ) -> None:
     """Create topics (name to partition count, or names alone for the broker's default) and wait until
-    each has its leaders. With exist_ok a topic that is there already is left as it is."""
+    each has its leaders. With exist_ok a topic that is there already is left as it is. Raises KafkaError."""
     counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
     request_type = messages.CreateTopicsRequest
     settings = [request_type.CreatableTopicConfig(name=name, value=str(value)) for name, value in (configs or {}).items()]
@@ -60,7 +60,7 @@ async def _seen(client: Client, topic: str) -> list[int]:
 
 
 async def delete_topics(client: Client, names: Iterable[str], *, missing_ok: bool = False) -> None:
-    """Delete topics by name."""
+    """Delete topics by name. Raises KafkaError; with missing_ok a topic that isn't there is no error."""
     left, unsure = list(names), Unsure()
 
     async def attempt() -> None:

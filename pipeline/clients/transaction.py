@@ -175,7 +175,8 @@ class TransactionalSender:
         return (await self.submit(tp, parts)).base_offset
 
     def submit(self, tp: TopicPartition, parts: Sequence[Piece | RawBatch]) -> asyncio.Future[Produced]:
-        """`send_raw` without a coroutine: put the batch into its line now and give a future."""
+        """`send_raw` without a coroutine: put the batch into its line now and give a future. Raises KafkaError unless a
+        transaction is open, ValueError for a first part without the batch's whole header."""
         self._expect(TransactionState.OPEN)
         pieces = [memoryview(part) for part in parts]
         if not pieces or pieces[0].nbytes < HEADER_BYTES:

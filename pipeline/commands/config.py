@@ -61,12 +61,14 @@ def _show_client(part: str, *, as_json: bool, as_page: bool) -> None:
         return
     for row in rows:
         also = f"; also {', '.join(row['also'])}" if row["also"] else ""
-        click.echo(f"{row['name']} (default {_text(row['default'])}{also})\n    {row['doc']}")
+        whose = "" if row["whose"] == "Kafka" else f"; of {row['whose']}"
+        click.echo(f"{row['name']} (default {_text(row['default'])}{also}{whose})\n    {row['doc']}")
 
 
 def _client_row(part: str, prop: Property) -> dict[str, Any]:
     also = [old for old, name in properties.ALIASES.get(part, {}).items() if name == prop.name]
-    return {"name": prop.name, "default": prop.default, "also": also, "doc": prop.doc}
+    whose = properties.NOT_KAFKAS.get(prop.name, "Kafka")
+    return {"name": prop.name, "default": prop.default, "also": also, "whose": whose, "doc": prop.doc}
 
 
 def _client_page(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -74,15 +76,17 @@ def _client_page(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
         f"# The properties of `{part.capitalize()}`",
         "",
         f"Made by `penstock config --client {quoted(part)} --markdown` from `properties.py`; a test holds it equal.",
-        "Names are Kafka's, with dots or underscores; *also* are names that Kafka had before 0.9, or librdkafka has.",
-        "The `batch.size` of Kafka before 0.9 counted messages: that is `batch.num.messages` here.",
-        "",
-        "| property | default | also | what it is |",
-        "| --- | --- | --- | --- |",
+        "Names are written with dots, or with underscores as names of arguments. *Whose* says who has defined a name.",
     ]
+    if part in properties.ALIASES:
+        lines += [
+            "*Also* are names that Kafka had before 0.9, or librdkafka has.",
+            "The `batch.size` of Kafka before 0.9 counted messages: that is `batch.num.messages` here.",
+        ]
+    lines += ["", "| property | default | also | whose | what it is |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         also = ", ".join(f"`{name}`" for name in row["also"])
-        cells = f"`{row['name']}`", _text(row["default"]), also, row["doc"]
+        cells = f"`{row['name']}`", _text(row["default"]), also, row["whose"], row["doc"]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

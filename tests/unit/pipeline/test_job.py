@@ -122,12 +122,20 @@ def test_the_page_of_properties_is_the_table() -> None:
     assert sum(line.startswith("| `") for line in done.output.splitlines()) == len(job.SCHEMA.properties)
 
 
-def test_the_page_of_a_producers_properties_is_their_table() -> None:
-    page = Path(__file__).parents[3] / "pipeline" / "clients" / "PRODUCER.md"
-    done = CliRunner().invoke(root, ["config", "--client", "producer", "--markdown"])
+@pytest.mark.parametrize("part", ["producer", "consumer"])
+def test_the_page_of_a_clients_properties_is_their_table(part: str) -> None:
+    page = Path(__file__).parents[3] / "pipeline" / "clients" / f"{part.upper()}.md"
+    done = CliRunner().invoke(root, ["config", "--client", part, "--markdown"])
     assert done.exit_code == 0
-    assert done.output == page.read_text(), "`penstock config --client producer --markdown` writes pipeline/clients/PRODUCER.md"
-    assert "| `linger.ms` | 5 | `queue.time`, `queue.buffering.max.ms` |" in done.output
+    assert done.output == page.read_text(), f"`penstock config --client {part} --markdown` writes pipeline/clients/{page.name}"
+    if part == "producer":
+        assert "| `linger.ms` | 5 | `queue.time`, `queue.buffering.max.ms` |" in done.output
+
+
+def test_properties_that_are_not_kafkas_say_whose_they_are() -> None:
+    assert set(properties.NOT_KAFKAS) <= {*properties.PRODUCER.properties, *properties.CONSUMER.properties}
+    lines = CliRunner().invoke(root, ["config", "--client", "producer"]).output.splitlines()
+    assert "record.id (default none; of Penstock)" in lines
 
 
 @pytest.mark.parametrize("schema", [properties.PRODUCER, properties.CONSUMER], ids=lambda schema: schema.part)
