@@ -80,6 +80,12 @@ jars: build/stamp-venv build/stamp-java
 demo: build
 	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KILL),--kill) $(if $(CLUSTER),--cluster)
 
+# The reference of the client library, out of its docstrings: build/reference/penstock/pipeline.html.
+.PHONY: reference
+reference: ext
+	$(BIN)/python deploy/reference.py build/reference
+	@echo "build/reference/penstock/pipeline.html"
+
 # Ours and Apache Kafka in turn, on a machine that does nothing else: `make bench BENCH="--rounds 3 --only produce"`.
 BENCH ?=
 .PHONY: bench

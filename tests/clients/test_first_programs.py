@@ -1,7 +1,9 @@
-"""What people write first and get wrong: it is refused in words that name the right form, or it does no harm."""
+"""What people write first: README's program, and what they get wrong. That is refused with the right form, or does no harm."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from support.our_members import CLASSIC, NEWER, QUICK_BROKER
 from support.patience import until
 
 GROUP = "g"
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture
@@ -76,3 +79,20 @@ def test_what_is_no_header_is_refused_with_its_form(penstock_broker: Broker, hea
             else:
                 producer.send("events", b"k", b"v", headers=headers)
         producer.send("events", b"k", b"v", headers=[("id", b"1")]).result()
+
+
+class ReadError(Exception):
+    """Ends a program at what it prints."""
+
+
+def test_the_first_program_of_the_readme_reads_what_it_sends(penstock_broker: Broker) -> None:
+    found = re.search(r"^Our Python clients .*?^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+    assert found is not None
+    code = found[1].replace("127.0.0.1:9092", penstock_broker.bootstrap).replace("10_000", "120_000")
+
+    def show(*what: object) -> None:
+        raise ReadError(*what)
+
+    with pytest.raises(ReadError) as read:
+        exec(code, {"print": show})
+    assert read.value.args == (0, b"id-1", b"...")
