@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.clients.backoff import Backoff
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.fetchrequest import FetchFrom, Isolation, fetch_request, parts_of
+from penstock.pipeline.clients.metadata import NO_EPOCH
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, split
 from penstock.pyx.wire.messages import FetchResponse
 
@@ -101,7 +102,7 @@ class Fetched:
     log_start_offset: int = -1
     error: KafkaError | BatchError | None = None
     corrupt: RawBatch | None = None
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
     last_batch: BatchMark | None = None
     topic_id: bytes | None = None
     connection: int = 0

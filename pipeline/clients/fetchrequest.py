@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from penstock.pipeline.clients.client import Client, TopicPartition
-from penstock.pipeline.clients.metadata import NO_TOPIC_ID
+from penstock.pipeline.clients.metadata import NO_EPOCH, NO_TOPIC_ID
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -17,12 +17,16 @@ TopicIds = Mapping[str, bytes | None]
 
 
 class FetchFrom(NamedTuple):
-    """A partition, and from where so many bytes of it are asked for. The first batch comes whole, even if it has more."""
+    """A partition, and from where so many bytes of it are asked for. The first batch comes whole, even if it has more.
+
+    leader_epoch: of the last batch below the offset, if it is known: a log that was cut back below the offset is noticed by it.
+    """
 
     topic: str
     partition: int
     offset: int
     max_bytes: int = PART_BYTES
+    leader_epoch: int = NO_EPOCH
 
     @property
     def tp(self) -> TopicPartition:

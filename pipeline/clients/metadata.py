@@ -9,6 +9,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import MetadataResponse
 
 NO_TOPIC_ID = bytes(16)  # what brokers older than topic ids (KIP-516) say
+NO_EPOCH = -1  # of a leader, batch or position whose leader epoch nobody knows: of old brokers, of an old format
 OLDER_MAX = 10  # so many answers in a row with an older leader epoch than the known one are no broker's lag
 
 
@@ -28,7 +29,7 @@ class PartitionInfo:
     had an older epoch. offline: replicas whose brokers are away, or whose log folders have failed or are full."""
 
     leader: int
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     older: int = 0

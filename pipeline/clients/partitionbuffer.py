@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
-from penstock.pipeline.clients.truncation import NO_EPOCH
+from penstock.pipeline.clients.metadata import NO_EPOCH
 from penstock.pyx.record import columns
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records_as
 

@@ -1,6 +1,9 @@
 """Fetches without a state: the caller says from which offset, and keeps where it stands.
 
 The consumer finds each partition's leader, and follows it when it changes. It knows no group and commits nothing.
+
+A caller that goes on at the `next_offset` of the last fetch of a partition hears of a log that was cut back below it
+(LogTruncatedError, KIP-320). Where another process goes on, it needs the `leader_epoch` of that fetch, too.
 """
 
 from __future__ import annotations
@@ -17,15 +20,18 @@ from penstock.pipeline.clients.background import SyncClient
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import unpack
 from penstock.pipeline.clients.fetchrequest import PART_BYTES, FetchFrom, fetch_request, parts_of
+from penstock.pipeline.clients.metadata import NO_EPOCH
 from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer
+from penstock.pipeline.clients.truncation import LogTruncatedError, Position, find_truncations
 from penstock.pyx.wire.messages import FetchResponse
 
-__all__ = ["EARLIEST", "LATEST", "FetchFrom", "FetchedRecords", "SimpleConsumer"]
+__all__ = ["EARLIEST", "LATEST", "FetchFrom", "FetchedRecords", "LogTruncatedError", "SimpleConsumer"]
 
 
 @dataclass(slots=True)
 class FetchedRecords:
-    """What came for one part. `next_offset` is where to go on: past records that were left out, such as aborted ones, too.
+    """What came for one part. `next_offset` is where to go on: past records that were left out, such as aborted ones, too;
+    `leader_epoch` is that of the last batch below it, -1 if that isn't known.
 
     The records are those before the `error`, if there is one: KafkaError with the broker's code, or CorruptBatchError.
     """
@@ -36,6 +42,7 @@ class FetchedRecords:
     records: list[ConsumerRecord] = field(default_factory=list)
     high_watermark: int = -1
     log_start_offset: int = -1
+    leader_epoch: int = NO_EPOCH
     error: KafkaError | CorruptBatchError | None = None
 
 
@@ -54,16 +61,24 @@ class SimpleConsumer(SyncClient[Admin]):
     def __init__(self, bootstrap: str = "", **given: object) -> None:
         super().__init__(Admin, bootstrap, properties.CONSUMER, given)
         self._closed = False
+        self._given: dict[TopicPartition, Position] = {}
+        """Where the last fetch of each partition ended."""
+        self._followed: dict[TopicPartition, tuple[Position, int]] = {}
+        """A position that the log of a leader epoch has: the newest of each partition."""
         with self._beginning():
             self._call(self._client.start())
 
-    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = PART_BYTES) -> FetchedRecords:
+    def fetch(
+        self, topic: str, partition: int, offset: int, max_bytes: int = PART_BYTES, leader_epoch: int = NO_EPOCH
+    ) -> FetchedRecords:
         """Records from an offset on. At the log's end it waits for `fetch.max.wait.ms`, then gives none.
 
         Raises KafkaError, such as OFFSET_OUT_OF_RANGE or UNKNOWN_TOPIC_OR_PARTITION, and CorruptBatchError where no record is
-        sound before the batch that can't be read. While the partition has no leader it tries until `default.api.timeout.ms`.
+        sound before the batch that can't be read. LogTruncatedError: the log was cut back below the offset, and what is there
+        now follows on other records than were read; each fetch of that offset raises it, one of `truncation.end` goes on. While
+        the partition has no leader it tries until `default.api.timeout.ms`.
         """
-        (fetched,) = self.multifetch([FetchFrom(topic, partition, offset, max_bytes)])
+        (fetched,) = self.multifetch([FetchFrom(topic, partition, offset, max_bytes, leader_epoch)])
         if fetched.error is not None and not fetched.records:
             raise fetched.error
         return fetched
@@ -122,17 +137,21 @@ class SimpleConsumer(SyncClient[Admin]):
         missing = dict(asked)
         topic_ids = {topic: self._client.topic_id(topic) for topic, _ in asked}
         config = self.config
-        request = fetch_request(
-            self._client,
-            [parts[number] for number in asked.values()],
-            topic_ids,
-            isolation=config["isolation.level"],
-            max_wait_ms=config["fetch.max.wait.ms"],
-            min_bytes=config["fetch.min.bytes"],
-            max_bytes=config["fetch.max.bytes"],
-        )
         code = int(ErrorCode.NETWORK_EXCEPTION)  # of what an answer lacks
         try:
+            await self._leave_truncated(missing, parts, answers)
+            if not missing:
+                return
+            epochs = {tp: self._client.leader_epoch(*tp) for tp in missing}
+            request = fetch_request(
+                self._client,
+                [parts[number] for number in missing.values()],
+                topic_ids,
+                isolation=config["isolation.level"],
+                max_wait_ms=config["fetch.max.wait.ms"],
+                min_bytes=config["fetch.min.bytes"],
+                max_bytes=config["fetch.max.bytes"],
+            )
             answer: FetchResponse = await self._client.send(node_id, request)
             raise_for(answer.error_code, f"fetch from broker {node_id}")
             for tp, found in parts_of(answer, topic_ids):
@@ -140,24 +159,53 @@ class SimpleConsumer(SyncClient[Admin]):
                 if number >= 0 and found.error_code:
                     self._fail(answers, number, parts[number], found.error_code)
                 elif number >= 0:
-                    answers[number] = self._read(parts[number], found)
+                    answers[number] = self._read(parts[number], found, epochs[tp])
         except KafkaError as error:
             code = error.code
         for number in missing.values():
             self._fail(answers, number, parts[number], code)
+
+    async def _leave_truncated(
+        self, asked: dict[TopicPartition, int], parts: dict[int, FetchFrom], answers: dict[int, FetchedRecords]
+    ) -> None:
+        """Answer what was cut back below its position, and take it out of `asked`. The rest follows on what was read, in the
+        logs of the leader epochs that the client knows now. Raises KafkaError."""
+        while True:
+            epochs = {tp: self._client.leader_epoch(*tp) for tp in asked}
+            read = {tp: self._position(parts[number]) for tp, number in asked.items()}
+            unsure = {tp: at for tp, at in read.items() if at.leader_epoch not in (NO_EPOCH, epochs[tp])}
+            unsure = {tp: at for tp, at in unsure.items() if self._followed.get(tp) != (at, epochs[tp])}
+            if not unsure:
+                return
+            truncated = await find_truncations(self._client, unsure)
+            for tp, truncation in truncated.items():
+                number = asked.pop(tp)
+                answers[number] = FetchedRecords(*tp, parts[number].offset, error=LogTruncatedError(tp, truncation))
+            self._followed |= {tp: (at, epochs[tp]) for tp, at in unsure.items() if tp not in truncated}
+
+    def _position(self, part: FetchFrom) -> Position:
+        """Where a fetch goes on, with the epoch that the caller gave, or that the fetch before it ended with."""
+        given = self._given.get(part.tp)
+        if part.leader_epoch == NO_EPOCH and given is not None and given.offset == part.offset:
+            return given
+        return Position(part.offset, part.leader_epoch)
 
     def _fail(self, answers: dict[int, FetchedRecords], number: int, part: FetchFrom, code: int) -> None:
         error = KafkaError(code, f"fetch of `{part.topic}` partition {part.partition} at {part.offset}")
         answers[number] = FetchedRecords(part.topic, part.partition, part.offset, error=error)
         self._client.forget(part.topic)
 
-    def _read(self, part: FetchFrom, found: FetchResponse.PartitionData) -> FetchedRecords:
+    def _read(self, part: FetchFrom, found: FetchResponse.PartitionData, leader_epoch: int) -> FetchedRecords:
+        """leader_epoch: of the leader that has answered, as the client knows it."""
         config = self.config
-        buffer = PartitionBuffer(part.tp, part.offset)
+        buffer = PartitionBuffer(part.tp, *self._position(part))
         buffer.add(unpack(part.tp, part.offset, found, config["isolation.level"], config["check.crcs"]))
         records = buffer.take_records(sys.maxsize)
         assert buffer.error is None or isinstance(buffer.error, KafkaError | CorruptBatchError)
-        return FetchedRecords(*part.tp, buffer.position, records, found.high_watermark, found.log_start_offset, buffer.error)
+        position = self._given[part.tp] = Position(buffer.position, buffer.leader_epoch)
+        self._followed[part.tp] = position, leader_epoch
+        ends = found.high_watermark, found.log_start_offset
+        return FetchedRecords(*part.tp, position.offset, records, *ends, position.leader_epoch, buffer.error)
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int = 1) -> list[int]:
         """At most so many offsets to start from, the latest first, below which all records are older than a time (ms), or for

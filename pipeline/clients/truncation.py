@@ -14,9 +14,7 @@ from typing import NamedTuple
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.logs import offsets_for_leader_epoch
-
-NO_EPOCH = -1
-"""Of a position whose last batch isn't known, or is of a format without epochs."""
+from penstock.pipeline.clients.metadata import NO_EPOCH
 
 
 class Position(NamedTuple):

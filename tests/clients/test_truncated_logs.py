@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.broker import Cluster
 from penstock.pipeline.clients.consumer import Consumer, Gaps, LogTruncatedError
 from penstock.pipeline.clients.producer import Producer
+from penstock.pipeline.clients.simpleconsumer import SimpleConsumer
 from support.failpoint_cells import WHOLE
 from support.moving_cluster import PROPERTIES, MovingCluster
 from support.moving_kafka import MovingKafka
@@ -98,6 +99,24 @@ def check_gone_on(consumer: Consumer) -> None:
     assert consumer.gaps == Gaps(resets=1, truncations=1, taken_back=CUT)
 
 
+def read_simply(consumer: SimpleConsumer) -> tuple[int, int]:
+    """Read all; where that ends, and the leader epoch of the last batch."""
+    fetched = consumer.fetch(*TP, 0)
+    while fetched.next_offset < KEPT + CUT:
+        fetched = consumer.fetch(*TP, fetched.next_offset)
+    return fetched.next_offset, fetched.leader_epoch
+
+
+def check_fetches(consumer: SimpleConsumer, offset: int, leader_epoch: int = -1) -> None:
+    """A fetch at the end of what was read says where the log was cut back; one from there on gives what it has since."""
+    for _ in range(2):
+        with pytest.raises(LogTruncatedError) as caught:
+            consumer.fetch(*TP, offset, leader_epoch=leader_epoch)
+    assert caught.value.truncation.end == KEPT
+    got = consumer.fetch(*TP, KEPT).records
+    assert [(record.value or b"").decode() for record in got][: len(THIRD)] == THIRD
+
+
 def test_a_log_that_was_cut_back_is_noticed(cluster: MovingCluster) -> None:
     create(cluster)
     put(cluster, "first", KEPT)
@@ -105,6 +124,7 @@ def test_a_log_that_was_cut_back_is_noticed(cluster: MovingCluster) -> None:
     readers = [reader(cluster, reset) for reset in resets]
     late = [reader(cluster, reset) for reset in resets]
     grouped = {reset: reader(cluster, reset, f"group-{reset}") for reset in resets}
+    simple = [SimpleConsumer(cluster.bootstrap) for _ in range(2)]
     try:
         for consumer in grouped.values():  # The topic of positions is made by that, for which all brokers have to be there.
             consumer.seek(TP, 0)
@@ -118,10 +138,12 @@ def test_a_log_that_was_cut_back_is_noticed(cluster: MovingCluster) -> None:
         for consumer in grouped.values():
             consumer.commit()
             consumer.close()
+        ends = [read_simply(one) for one in simple]
         cluster.kill(1, expire=True)
         cluster.start(2)
         until(lambda: cluster.leader(TOPIC, 0) == 2, "the replica that lacks records to lead")
         put(cluster, "third", len(THIRD))  # The log is shorter now than what was read.
+        check_fetches(simple[0], ends[0][0])
         check_stopped(readers[0])
         check_gone_on(readers[1])
         check_gone_on(readers[2])
@@ -129,11 +151,14 @@ def test_a_log_that_was_cut_back_is_noticed(cluster: MovingCluster) -> None:
             with reader(cluster, reset, f"group-{reset}") as again:
                 check(again)
         put(cluster, "fourth", KEPT + CUT)  # It has the offset that comes next again.
+        check_fetches(simple[1], ends[1][0])
+        with SimpleConsumer(cluster.bootstrap) as another:
+            check_fetches(another, *ends[1])
         check_stopped(late[0])
         for consumer in late[1:]:
             check_gone_on(consumer)
         with reader(cluster, "earliest", "group-earliest") as again:
             check_gone_on(again)
     finally:
-        for consumer in (*readers, *late):
-            consumer.close()
+        for client in (*readers, *late, *simple):
+            client.close()
