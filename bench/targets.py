@@ -474,8 +474,8 @@ CLUSTER_TARGETS = [
         "controlled shutdown of a leader; rolling restart of all three under load",
         "no failed request, longest gap <= 0.2 s",
         (Bound("rolling-restart", "failed_operations", 0), Bound("rolling-restart", "gap_max_s", 0.2)),
-        why="A stopped broker hands its leads over; the gap is the client's, which learns of it by a refusal. Failed operations are those "
-        "that librdkafka gave up after its own retries, not refused requests.",
+        why="A stopped broker hands its leads over; the gap is the client's, which learns of it by a refusal. Failed operations "
+        "are those that librdkafka gave up after its own retries, not refused requests.",
     ),
     Target(
         "restarted broker back in the ISR, from exec, after kill -9",
