@@ -159,7 +159,7 @@ def test_a_transaction_that_took_too_long_is_over_and_its_producer_may_go_on(
 ) -> None:
     name = new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        _, *both = init(wire, name, timeout_ms=200)
+        _, *both = init(wire, name, timeout_ms=1_000)
         owner, following = (both[0], both[1]), (both[0], both[1] + 1)
         assert produce(wire, name, 12, (topic, 0, batch(owner, 0, b"late"))) == [0]
         deadline = time.monotonic() + PATIENCE_S

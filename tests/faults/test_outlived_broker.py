@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message, Producer
 
-from penstock.broker.process import BrokerProcess
 from support.cluster_clients import read
 from support.cluster_world import PROPERTIES, WAIT_S, cluster
+from support.harness import BrokerProcess
 from support.patience import until
 from support.zookeeper import ZooKeeper
 

@@ -30,7 +30,7 @@ class Writer:
         )
         self._topic = topic
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._thread = threading.Thread(target=self._write, daemon=True)  # It holds up nobody where a test fails.
         self.answered: list[tuple[int, int]] = []  # offset, number
         self.failed: list[str] = []
 

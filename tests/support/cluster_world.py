@@ -13,9 +13,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from penstock.broker.process import BrokerProcess
 from penstock.ports import hold_ports
 from support.cuttingproxy import Net
+from support.harness import BrokerProcess
 from support.lossy_disk import forget_start
 from support.patience import until
 from support.zookeeper import ZooKeeper, connected, new_root
@@ -149,7 +149,7 @@ class ClusterProcesses:
             return data
 
     def pause(self, number: int) -> None:
-        """SIGSTOP."""
+        """SIGSTOP, and wait until it stands still."""
         self.brokers[number].signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:

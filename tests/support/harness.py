@@ -14,7 +14,7 @@ from penstock.broker import process
 from penstock.pyx.wire.connection import WireConnection
 from support.patience import until
 
-__all__ = ["BrokerProcess", "WireConnection", "output", "topic_name"]
+__all__ = ["BrokerProcess", "WireConnection", "output", "topic_name", "until_still"]
 
 _names = itertools.count()
 
@@ -32,12 +32,17 @@ class BrokerProcess(process.BrokerProcess):
         super().__init__(data, {"penstock.ballast.bytes": 1 << 20, **(properties or {})}, arguments, environment)
 
     def signal(self, number: int) -> None:
-        """Send a signal. After SIGSTOP the broker does stand still: on a busy machine its threads go on for a while, until one
-        of them gets a processor and takes the signal."""
+        """Send a signal. After SIGSTOP the broker does stand still."""
         super().signal(number)
         if number == signal.SIGSTOP:
-            threads = Path(f"/proc/{self.pid}/task")
-            until(lambda: all(_state(thread) == "T" for thread in threads.iterdir()), "a broker that stands still")
+            until_still(self.pid)
+
+
+def until_still(pid: int) -> None:
+    """Wait until a process that got SIGSTOP stands still: on a busy machine its threads go on for a while, until one of them
+    gets a processor and takes the signal."""
+    threads = Path(f"/proc/{pid}/task")
+    until(lambda: all(_state(thread) == "T" for thread in threads.iterdir()), "a process that stands still")
 
 
 def _state(thread: Path) -> str:

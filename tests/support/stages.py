@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from support.harness import until_still
+
 LIMIT_S = 150.0  # of a wait for what must come, on a machine that does much else
 STARTED = b" started\n"
 
@@ -107,9 +109,11 @@ class StageProcess:
             raise AssertionError(f"{self.command} did not end:\n{self.text()}") from None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, and to nothing else."""
+        """Send a signal to the process, and to nothing else. After SIGSTOP it does stand still."""
         assert self._process is not None, f"{self.command} has not been started"
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            until_still(self._process.pid)
 
     def stop(self) -> int:
         """End it by SIGTERM; the exit code."""

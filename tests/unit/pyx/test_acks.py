@@ -156,6 +156,7 @@ def test_requests_that_come_together_have_each_its_own_time(served: Broker, name
     with served.connect() as peer, served.between() as one:
         lead(name, version=1, isr=(1,))
         peer.send_all([put(name, b"%d" % n, n, timeout_ms=60_000 if n else 1) for n in range(4)])
+        until(partial(appended, name, 4), "all to be appended")
         assert outcome(peer) == (0, ErrorCode.REQUEST_TIMED_OUT, -1)
         assert peer.is_silent()
         ask(one, name, 1, 4)
