@@ -43,9 +43,9 @@ class World:
         # The broker's address, topics of the test's own, and polls that are small enough to be killed in.
         code = program(title).replace("localhost:9092", broker.bootstrap)
         code = code.replace('"orders"', repr(self.orders)).replace('"totals"', repr(self.totals))
-        self._code = code.replace("isolation_level=None)", "isolation_level=None, timeout=60)").replace(
-            '"auto.offset.reset": "earliest"', '"auto.offset.reset": "earliest", "max.poll.records": 7'
-        )
+        code, polls = re.subn(r'("auto.offset.reset": "\w+")', r'\1, "max.poll.records": 7', code)
+        assert polls == 1, "its polls are not small"
+        self._code = code.replace("isolation_level=None)", "isolation_level=None, timeout=60)")
         self.output = folder / "output"
         self._results = Consumer(broker.bootstrap, **{"auto.offset.reset": "earliest", "isolation.level": "read_committed"})
         self._results.assign([(self.totals, 0), (self.totals, 1)])

@@ -200,8 +200,8 @@ def test_a_mirror_out_of_a_cluster_copies_everything_once(
         w.mirror.start()
         w.await_copied()
         with moving(cluster, w.topic) as done:
-            while not done.wait(0.5):
-                pass
+            while not done.wait(0.1):
+                w.fill_transactions("ca")
         w.fill(5)
         w.finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -75,7 +76,12 @@ def test_brokers_are_restarted_in_turn_under_a_producer(world: ClusterProcesses)
     try:
         for number in (1, 2, 3):
             writer.wait_for(100, world)
+            leads = world.leader("t") == number
             assert world.brokers[number].stop() == 0
+            said = re.findall(
+                r"others lead what this broker led; of (\d+) partitions none could", world.brokers[number].log_text()
+            )
+            assert not leads or said[-1:] == ["0"], "it handed its lead over to nobody"
             others = {1, 2, 3} - {number}
             world.until_led("t", by=others, isr=others)
             writer.wait_for(100, world)
