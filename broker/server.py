@@ -340,7 +340,7 @@ class Server:
         cut = [one for one in context.dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
         await context.coordinators.start(bool(cut), min((one.was_flushed for one in cut), default=Flushes.ALL))
         if flushes is not Flushes.ALL:
-            whose = "" if flushes is Flushes.NONE else " but those of mirror and dedupe"
+            whose = "" if flushes is Flushes.NONE else " except those of mirror and dedupe"
             _log.info(
                 "transactions%s are not flushed: a power cut may take records whose commit, and whose consumer's position, "
                 "survives (penstock.transaction.flush=true prevents it)", whose,

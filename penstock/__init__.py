@@ -3,6 +3,7 @@
 `pyx`, `broker`, `mirror`, `dedupe`, `pipeline` and `bench` are links to the folders beside this one. In reading order:
 
 cli         the `penstock` command
+commandgroup  groups of sub-commands
 __main__    the same, as `python -m penstock`
 metrics     figures as Prometheus reads them
 tcp         connections to other hosts

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from penstock import __version__
+from penstock.commandgroup import Group
 from penstock.config import ConfigError
 from penstock.errors import KafkaError, os_error_text
 from penstock.failpoints import SpecError
@@ -64,7 +65,7 @@ def _readers_may_go() -> Iterator[None]:
         sys.exit(0)
 
 
-class Lazy(click.Group):
+class Lazy(Group):
     """A group whose commands are imported at their first use."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:

@@ -19,13 +19,14 @@ from penstock.broker.logs.logdirs import is_remnant
 from penstock.broker.tools.logfiles import Row, read_file
 from penstock.broker.tools.logrepair import LOST, Repaired, RepairError, accept, repair
 from penstock.broker.tools.logverify import verify
+from penstock.commandgroup import Group
 from penstock.errors import os_error_text
 
 # What lies in a partition's folder is named by an offset; a folder may have others' files, such as a program's `spark.log`.
 FILES = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|checks|snapshot|sequences)")
 
 
-@click.group("log")
+@click.group("log", cls=Group)
 def command() -> None:
     """Read the files of logs (segments, indexes, snapshots, checkpoints), and repair damaged ones.
 

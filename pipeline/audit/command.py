@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from penstock.commandgroup import Group
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
 from penstock.hints import quoted
@@ -39,7 +40,7 @@ class CannotTellFailure(click.ClickException):
     exit_code = CANNOT_TELL
 
 
-@click.group("audit", invoke_without_command=True)
+@click.group("audit", cls=Group, invoke_without_command=True)
 @OWN_FILE
 @SET
 @TABLES

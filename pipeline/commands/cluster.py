@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
+from penstock.commandgroup import Group
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.client import TopicPartition
@@ -60,7 +61,7 @@ class Look(NamedTuple):
     """What the controller says of an old tool's wish to move replicas; "": nothing."""
 
 
-@click.group("cluster", invoke_without_command=True)
+@click.group("cluster", cls=Group, invoke_without_command=True)
 @click.option(
     "--watch",
     "every_s",

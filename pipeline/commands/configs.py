@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from penstock.commandgroup import Group
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import (
     BROKER_RESOURCE,
@@ -25,7 +26,7 @@ SOURCES = {
 _kind = click.argument("kind", type=click.Choice(list(KINDS)))
 
 
-@click.group("configs")
+@click.group("configs", cls=Group)
 def command() -> None:
     """Configurations of topics, brokers, groups and broker loggers: show, set, unset.
 

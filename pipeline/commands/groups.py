@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from penstock.commandgroup import Group
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groupnames import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
@@ -26,7 +27,7 @@ SKEW_S = 1.0  # by so much a producer's clock may be ahead of this one without b
 STAGES = {MIRROR_GROUPS: "penstock mirror begin", DEDUPE_GROUPS: "penstock dedupe position"}
 
 
-@click.group("groups")
+@click.group("groups", cls=Group)
 def command() -> None:
     """Consumer groups of any Kafka cluster: list, describe with lag, reset offsets, delete.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from penstock.commandgroup import Group
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
 from penstock.pipeline.commands.common import chosen_partitions, cluster, confirm_deletion, pairs, time_text, topic_counts
@@ -15,7 +16,7 @@ from penstock.pipeline.options import MOMENTS, Invocation, moment
 CONFIRMED = "penstock.configs.confirmed"
 
 
-@click.group("topics")
+@click.group("topics", cls=Group)
 def command() -> None:
     """Topics of any Kafka cluster: list, describe, create, delete, grow, confirm, trim, offsets; the log folders they lie in.
 

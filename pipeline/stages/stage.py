@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from penstock import log, tasks
+from penstock.commandgroup import Group
 from penstock.config import Config
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
@@ -215,4 +216,4 @@ def stage_command(
         if stopped := stage.stopped():
             raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
 
-    return lambda named: click.group(kind, invoke_without_command=True)(with_options(work, named, (SET, OWN_FILE)))
+    return lambda named: click.group(kind, cls=Group, invoke_without_command=True)(with_options(work, named, (SET, OWN_FILE)))

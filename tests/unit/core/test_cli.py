@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -18,6 +19,8 @@ from penstock.cli import COMMANDS, EXTRAS, root
 from support.stages import write_properties
 
 PIPELINE = ("mirror", "dedupe", "etl", "audit")
+MADE = {name: root.get_command(click.Context(root), name) for name in COMMANDS}
+GROUPS = {name: made for name, made in MADE.items() if isinstance(made, click.Group)}
 NIGHT = {"etl": ["--night", "2013-01-01"]}
 
 
@@ -57,6 +60,15 @@ def test_help_lists_the_commands_and_the_version_is_told() -> None:
     code, out, _ = penstock("--help")
     assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
     assert penstock("--version")[1].startswith("penstock, version ")
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_help_has_a_whole_sentence_of_each_command(group: str) -> None:
+    made = GROUPS.get(group, root)
+    listed = CliRunner().invoke(root, [*group.split(), "--help"], terminal_width=80).output.partition("Commands:")[2]
+    names = made.list_commands(click.Context(made))
+    assert names and all(f"  {name} " in listed for name in names)
+    assert "..." not in listed and max(map(len, listed.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
