@@ -15,7 +15,7 @@ from support.harness import BrokerProcess, WireConnection
 from support.patience import until
 from support.transaction_wire import commit_offset, end_and_go_on, init
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 SOON: dict[str, object] = {
     "log.roll.ms": 50,
     "log.cleaner.delete.retention.ms": 50,

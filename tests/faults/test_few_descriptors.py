@@ -195,7 +195,7 @@ def test_more_partitions_than_descriptors_are_enough_for_are_refused(tmp_path: P
         assert create(broker, topic, partitions=10).topics[0].error_code == 0
         grown = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=600, assignments=None)
         with WireConnection(broker.bootstrap) as wire:
-            result = wire.ask(CreatePartitionsRequest(topics=[grown], timeout_ms=1000), 3).results[0]
+            result = wire.ask(CreatePartitionsRequest(topics=[grown], timeout_ms=60_000), 3).results[0]
         assert (result.error_code, "128 open files" in result.error_message) == (ErrorCode.POLICY_VIOLATION, True)
 
 

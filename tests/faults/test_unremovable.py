@@ -57,7 +57,7 @@ def test_a_deletion_finished_at_start_leaves_nothing_under_the_topics_name(broke
     broker.kill()
     broker.environment["PENSTOCK_FAILPOINTS"] = "topics.marked=kill"
     broker.start()
-    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=1000)
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=60_000)
     with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
         wire.ask(request, 6)
     broker.kill()

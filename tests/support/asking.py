@@ -126,14 +126,14 @@ def start_offset(broker: Serving, topic: str) -> int:
 def delete_topics(name: str) -> tuple[Message, int]:
     """A request for `killed_at` and its version."""
     topic = DeleteTopicsRequest.DeleteTopicState(name=name)
-    return DeleteTopicsRequest(topics=[topic], timeout_ms=1000), 6
+    return DeleteTopicsRequest(topics=[topic], timeout_ms=60_000), 6
 
 
 def delete_records(topic: str, before: int) -> tuple[Message, int]:
     """The same for the records of partition 0 below an offset."""
     own = DeleteRecordsRequest
     partition = own.DeleteRecordsPartition(partition_index=0, offset=before)
-    return own(topics=[own.DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=1000), 2
+    return own(topics=[own.DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=60_000), 2
 
 
 def killed_at(broker: BrokerProcess, failpoint: str, request: Message, version: int) -> None:

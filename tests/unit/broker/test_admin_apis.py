@@ -282,7 +282,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(make_broker: Make) -> None
     create(broker, "t")
     Request = wire.DeleteRecordsRequest
     partition = Request.DeleteRecordsPartition(partition_index=0, offset=-1)
-    request = Request(topics=[Request.DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=1000)
+    request = Request(topics=[Request.DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=60_000)
     for policy, code in (
         (None, ErrorCode.POLICY_VIOLATION),
         ("compact,delete", 0),
@@ -296,7 +296,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(make_broker: Make) -> None
 def test_deletion_can_be_forbidden(make_broker: Make) -> None:
     broker = make_broker(**{"delete.topic.enable": False})
     create(broker, "kept")
-    request = wire.DeleteTopicsRequest(topic_names=["kept"], timeout_ms=1000)
+    request = wire.DeleteTopicsRequest(topic_names=["kept"], timeout_ms=60_000)
     for version, code in (
         (0, ErrorCode.INVALID_REQUEST),
         (3, ErrorCode.TOPIC_DELETION_DISABLED),

@@ -47,6 +47,7 @@ def running(work: Any) -> Iterator[None]:
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> tuple[Threads, Any]:
     monkeypatch.setattr(pulse, "STANDS_S", 0.2)
+    monkeypatch.setattr(pulse, "RUNS_SHARE", 0.02)  # What a thread of a test gets on a machine on which many others run.
     threads = Threads()
     planes: Any = threads
     return threads, Beats(planes)

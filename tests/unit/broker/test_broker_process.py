@@ -138,7 +138,7 @@ def test_topics_are_deleted_by_name_and_by_id(shared_broker: BrokerProcess, new_
         DeleteTopicsRequest.DeleteTopicState(topic_id=b"\x07" * 16),
     ]
     with WireConnection(shared_broker.bootstrap) as wire:
-        response = wire.ask(DeleteTopicsRequest(topics=asked, timeout_ms=1000), 6)
+        response = wire.ask(DeleteTopicsRequest(topics=asked, timeout_ms=60_000), 6)
     assert [(one.name, one.error_code) for one in response.responses] == [
         (first, 0),
         (second, 0),
@@ -178,7 +178,8 @@ def test_partitions_grow_and_never_shrink(shared_broker: BrokerProcess, new_topi
     Wanted = CreatePartitionsRequest.CreatePartitionsTopic
     with WireConnection(shared_broker.bootstrap) as wire:
         for count, code in ((3, 0), (3, ErrorCode.INVALID_PARTITIONS), (2, ErrorCode.INVALID_PARTITIONS)):
-            request = CreatePartitionsRequest(topics=[Wanted(name=name, count=count, assignments=None)])
+            topics = [Wanted(name=name, count=count, assignments=None)]
+            request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000)
             assert wire.ask(request, 3).results[0].error_code == code
     assert len(metadata(shared_broker, name).topics[0].partitions) == 3
 
@@ -271,7 +272,7 @@ def test_ids_have_one_text_everywhere(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("step", ["topics.created", "topics.marked", "topics.emptied"])
 def test_a_kill_at_each_step_leaves_a_whole_topic_or_none(make_broker: Make, step: str) -> None:
     broker = make_broker(environment={"PENSTOCK_FAILPOINTS": f"{step}=kill"})
-    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=1000)
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=60_000)
     with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
         create(broker, "t", partitions=2)
         wire.ask(request, 6)

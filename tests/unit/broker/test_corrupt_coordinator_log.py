@@ -35,7 +35,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WireConnect
     broker = Broker(data, properties=ONE_PARTITION)
     with broker:
         with WireConnection(broker.bootstrap) as asked:
-            asked.ask(messages.CreateTopicsRequest(topics=[new_topic("t")], timeout_ms=1000), 5)
+            asked.ask(messages.CreateTopicsRequest(topics=[new_topic("t")], timeout_ms=60_000), 5)
             assert asked.ask(commit(), 8).topics[0].partitions[0].error_code == 0
             assert asked.ask(init(), 4).error_code == 0
         broker.stop()

@@ -13,7 +13,7 @@ from support.harness import WireConnection
 
 def test_asking_for_a_deleted_topic(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
-    delete = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
+    delete = DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000)
     with WireConnection(penstock_broker.bootstrap) as wire:
         for version in (1, 6, 7, 12):
             monkeypatch.setattr(changes, "DELETED_RECENTLY_S", 0.0)

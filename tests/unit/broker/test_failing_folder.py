@@ -16,7 +16,7 @@ from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages
 from support.harness import WireConnection
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Failing:
@@ -54,7 +54,7 @@ def leaders(broker: Broker) -> list[tuple[int, int, bool]]:
 def create(broker: Broker) -> None:
     topic = messages.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1)
     with WireConnection(broker.bootstrap) as connection:
-        connection.ask(messages.CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5)
+        connection.ask(messages.CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 5)
 
 
 ONE_OFFLINE = [(0, 1, False), (ErrorCode.LEADER_NOT_AVAILABLE, -1, True)]

@@ -17,7 +17,7 @@ from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import InitProducerIdRequest
 from support.harness import WireConnection
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 SLOW, WAITING = "slow", "waiting"
 
 

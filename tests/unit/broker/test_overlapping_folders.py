@@ -21,7 +21,7 @@ from support.logs import TOPIC_ID
 from support.moves import Folders
 from support.patience import until
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 OTHERS = "version=1\nnode.id=9\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n"
 
 

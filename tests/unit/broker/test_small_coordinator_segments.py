@@ -11,7 +11,7 @@ from support.asking import create, shrink_segments
 from support.harness import BrokerProcess
 
 Make = Callable[..., BrokerProcess]
-WAIT_S = 30.0
+WAIT_S = 120.0
 METADATA = "m" * 4000
 
 

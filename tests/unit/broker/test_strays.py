@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Broker
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def create(broker: Broker, topic: str) -> None:

@@ -95,7 +95,7 @@ def connection(tmp_path: Path) -> Any:
 
 def test_what_is_named_often_is_told_once(connection: WireConnection) -> None:
     topic = messages.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    connection.ask(messages.CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5)
+    connection.ask(messages.CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 5)
     configs = [Asked(resource_type=BROKER, resource_name="1")] * MANY
     (told,) = connection.ask(messages.DescribeConfigsRequest(resources=configs), 4).results
     assert len(told.configs) > MANY
