@@ -163,6 +163,7 @@ class _State:
     topic_id: bytes | None = None  # the topic that the position belongs to
     replica: int = NO_REPLICA  # that the leader named for clients of this rack (KIP-392), until a moment of the loop's clock
     replica_until: float = 0.0
+    leader_until: float = 0.0  # the replica that the leader named has failed: until then the leader is to serve this client
     not_before: float = 0.0
     trouble_since: float | None = None
     ends: tuple[int, int, int] | None = None  # log start, last stable, high watermark
@@ -392,6 +393,8 @@ class Fetcher:
     async def _fetch_from(self, node_id: int, states: list[_State]) -> None:
         asked = {(state.topic, state.partition): (state, state.generation, state.offset) for state in states}
         topic_ids = {state.topic: state.topic_id for state in states}
+        now = asyncio.get_running_loop().time()
+        to_leader = any(state.leader_until > now for state in states)  # which names no replica to clients without a rack
         request = fetch_request(
             self.client,
             [FetchFrom(state.topic, state.partition, state.offset, self._partition_max_bytes) for state in states],
@@ -400,7 +403,7 @@ class Fetcher:
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=self._max_bytes,
-            rack=self._rack,
+            rack=None if to_leader else self._rack,
         )
         throttle_ms = 0
         try:
@@ -415,15 +418,29 @@ class Fetcher:
             throttle_ms = answer.throttle_time_ms
         except KafkaError as error:
             for state, generation, _ in asked.values():
-                if state.generation == generation:
-                    state.replica = NO_REPLICA
-                    self.client.forget(state.topic)
+                if state.generation != generation:
+                    continue
+                self.client.forget(state.topic)
+                if state.replica != NO_REPLICA:
+                    self._return_to_leader(state, error)
+                else:
                     self._put_off(state, error)
         finally:
             if throttle_ms:
                 self._mute(states, throttle_ms)
             del self._tasks[node_id]
             self._wake.set()
+
+    def _return_to_leader(self, state: _State, error: KafkaError) -> None:
+        """Read on from the leader at once, and for as long as the leader's word for a replica would have counted: it may go on
+        naming that one."""
+        failed = state.topic, state.partition, state.replica, error
+        self._log.info("`%s` partition %d is read from its leader, as replica %d failed: %s", *failed)
+        state.replica, state.leader_until = NO_REPLICA, self._metadata_expiry()
+
+    def _metadata_expiry(self) -> float:
+        """When something that brokers say now has to be asked for again, by the loop's clock."""
+        return asyncio.get_running_loop().time() + float(self.client.config["metadata.max.age.ms"]) / 1000
 
     def _mute(self, states: list[_State], throttle_ms: int) -> None:
         """The broker asked for a pause (quotas)."""
@@ -443,13 +460,12 @@ class Fetcher:
             return
         named = part.preferred_read_replica
         if named != NO_REPLICA and not part.error_code:
-            age_s = self.client.config["metadata.max.age.ms"] / 1000
-            state.replica, state.replica_until = named, asyncio.get_running_loop().time() + age_s
+            state.replica, state.replica_until = named, self._metadata_expiry()
             if not part.records:
                 return
-        elif part.error_code and state.replica != NO_REPLICA:
-            state.replica = NO_REPLICA  # a follower may lag or be none any more: its leader knows
+        elif part.error_code and state.replica != NO_REPLICA:  # a follower may lag or be none any more: its leader knows
             self.client.forget(state.topic)
+            self._return_to_leader(state, KafkaError(part.error_code, f"fetch from replica {state.replica}"))
             return
         if part.error_code:
             error = KafkaError(part.error_code, f"fetch of `{state.topic}` partition {state.partition} at {offset}")

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
+
 from penstock.errors import ErrorCode
 from penstock.pipeline.clients.client import Client
 from penstock.pipeline.clients.connection import ConnectionLost
@@ -15,6 +17,7 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 LEADER, FOLLOWER = 1, 2
+FOR_EVER_MS = 1_000_000_000
 Part = FetchResponse.PartitionData
 
 
@@ -35,8 +38,9 @@ class Numbered(NamedTuple):
 class Cluster(Client):
     """A client of two replicas whose answers a test makes."""
 
-    def __init__(self, answer: Callable[[int, int], Part]) -> None:
-        super().__init__("127.0.0.1:1", **{"metadata.max.age.ms": 60_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1})
+    def __init__(self, answer: Callable[[int, int], Part], pause_ms: int = 1) -> None:
+        pauses = {"retry.backoff.ms": pause_ms, "retry.backoff.max.ms": pause_ms}
+        super().__init__("127.0.0.1:1", **{"metadata.max.age.ms": 60_000, **pauses})
         self.asked: list[Asked] = []
         self._answer = answer
 
@@ -105,3 +109,42 @@ def test_a_replica_that_lags_or_is_gone_gives_the_partition_back_to_its_leader()
         fetched = fetch(cluster, 2)
         assert [(one.next_offset, one.error) for one in fetched] == [(6, None), (7, None)]
         assert [asked.node for asked in cluster.asked[:3]] == [LEADER, FOLLOWER, LEADER]
+
+
+@pytest.mark.parametrize("failure", [ErrorCode.OFFSET_OUT_OF_RANGE, None])
+def test_a_replica_that_goes_on_failing_is_asked_once_though_its_leader_goes_on_naming_it(failure: ErrorCode | None) -> None:
+    """The leader serves a client that says no rack. The partition isn't read after a pause: here none would end."""
+
+    def answer(node: int, offset: int) -> Part:
+        if node == LEADER:
+            return named(FOLLOWER) if cluster.asked[-1].rack else records(offset)
+        if failure is None:
+            raise ConnectionLost("gone")
+        return Part(partition_index=0, error_code=failure)
+
+    cluster = Cluster(answer, pause_ms=FOR_EVER_MS)
+    fetched = fetch(cluster, 3)
+    assert [(one.next_offset, one.error) for one in fetched] == [(6, None), (7, None), (8, None)]
+    assert cluster.asked[:2] == [Asked(LEADER, "r2", 5), Asked(FOLLOWER, "r2", 5)]
+    assert cluster.asked[2:5] == [Asked(LEADER, "", offset) for offset in (5, 6, 7)]
+
+
+def test_the_leader_may_name_a_replica_again_once_metadata_would_be_old() -> None:
+    failing = [True]
+
+    def answer(node: int, offset: int) -> Part:
+        if node == LEADER:
+            return named(FOLLOWER) if cluster.asked[-1].rack else records(offset)
+        return Part(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE) if failing else records(offset)
+
+    async def work() -> None:
+        async with asyncio.timeout(60), Fetcher(cluster, {("t", 0): 5}, rack="r2", max_wait_ms=10) as fetcher:
+            while Asked(LEADER, "", 5) not in cluster.asked:
+                await fetcher.fetch(1000, ahead=False)
+            failing.clear()
+            fetcher._states["t", 0].leader_until = 0.0
+            while cluster.asked[-1].node != FOLLOWER:
+                await fetcher.fetch(1000, ahead=False)
+
+    cluster = Cluster(answer)
+    asyncio.run(work())
