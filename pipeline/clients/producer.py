@@ -6,9 +6,10 @@ once a record, and hands batches to the sender (the dispatcher).
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -141,7 +142,7 @@ class Producer(SyncClient[Client]):
 
     def _intercept(self, interceptors: Interceptors, record: ProducerRecord, on_delivery: OnDelivery | None) -> Delivery:
         record = interceptors.on_send(record)
-        with _acknowledging(interceptors, record):
+        with _acknowledging(interceptors, [record]):
             topic, key, value, timestamp_ms, headers, partition = record
             key = _payload("key", key, self._key_serializer)
             value = _payload("value", value, self._value_serializer)
@@ -256,11 +257,13 @@ class Producer(SyncClient[Client]):
                 record._replace(key=one.key, headers=one.headers) for record, one in zip(sent, records_of(kept), strict=True)
             ]
         bulk = BulkDelivery(self._accumulator.wait, len(sent), kept)
-        for record in sent:
-            topic, key, value, timestamp_ms, given, number = record
-            with _acknowledging(self._interceptors, record) if self._interceptors is not None else nullcontext():
-                key, value = _payload("key", key, None), _payload("value", value, None)
-                self._enqueue(topic, key, value, timestamp_ms, given, number, None, bulk)
+        waiting = iter(sent)
+        with _acknowledging(self._interceptors, waiting):  # those behind one that is refused
+            for record in waiting:
+                topic, key, value, timestamp_ms, given, number = record
+                with _acknowledging(self._interceptors, [record]):
+                    key, value = _payload("key", key, None), _payload("value", value, None)
+                    self._enqueue(topic, key, value, timestamp_ms, given, number, None, bulk)
         return bulk
 
     def _check_size(self, size: int, topic: str) -> None:
@@ -307,10 +310,12 @@ class Producer(SyncClient[Client]):
         """Flush for at most so long, then stop. What is not stored by then fails. Closing twice is nothing."""
         if self._accumulator.closed:
             return
+        if timeout_s is not None:
+            self._close_by = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
         try:
             self._send_last()
             if self._transaction is None:
-                self.flush(timeout_s)
+                self.flush(None if timeout_s is None else self._limit_s(timeout_s))
         except TimeoutError:
             self._log.warning("closed with %d batches not delivered", self._accumulator.undelivered)
         finally:
@@ -323,9 +328,13 @@ class Producer(SyncClient[Client]):
 
     def _send_last(self) -> None:
         """Send what the handler wants to send at the very end."""
+        waits, self._waits = self._waits, False  # not without a limit
         for record in [] if self._hooks is None else self._hooks.last_records():
+            self._block_s = self._limit_s(self._block_s)
             try:
-                self.send(*record)
+                delivery = self.send(*record)
+                if waits:
+                    delivery.result(self._limit_s(threading.TIMEOUT_MAX))
             except Exception:  # noqa: BLE001  users' code raises anything
                 self._log.exception("a record of the hook last_batch was not sent")
 
@@ -384,14 +393,17 @@ def _check_partition(topic: str, partition: int, count: int) -> None:
 
 
 @contextmanager
-def _acknowledging(interceptors: Interceptors, record: ProducerRecord) -> Iterator[None]:
-    """Around what takes a record that interceptors gave: they hear of its failure, too."""
+def _acknowledging(interceptors: Interceptors | None, records: Iterable[ProducerRecord]) -> Iterator[None]:
+    """Around what takes records that interceptors gave: they hear of their failure, too."""
     try:
         yield
     except Exception as error:
-        partition = -1 if record.partition is None else record.partition
-        timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
-        interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, timestamp_ms), error)
+        if interceptors is None:
+            raise
+        for record in records:
+            partition = -1 if record.partition is None else record.partition
+            timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
+            interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, timestamp_ms), error)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.pipeline.clients.producerrecord import ProducerRecord, QueuedBatch
 from penstock.pipeline.clients.queuehandler import QueueHandler
 from penstock.pyx.record.rawbatch import RawBatch, records
 from support.flaky_broker import QUICK, Flaky, InThread
+from support.patience import until
 
 HOUR_MS = 3_600_000
 
@@ -143,6 +145,20 @@ def test_interceptors_hear_of_a_record_that_send_refuses() -> None:
     assert all(isinstance(error, KafkaError) and error.code == ErrorCode.MESSAGE_TOO_LARGE for _, error in marker.heard)
 
 
+def test_interceptors_hear_of_records_behind_one_that_send_many_refuses() -> None:
+    marker = Marker(b"")
+    with (
+        InThread(Flaky()) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, max_request_size=1024, interceptors=[marker]) as producer,
+    ):
+        with pytest.raises(KafkaError):
+            producer.send_many("t", values=[b"a", bytes(2000), b"b", b"c"], timestamps=[1, 2, 3, 4], partition=0)
+        producer.flush(60)
+        assert broker.values(0) == [b"a"]
+    heard = sorted((metadata.timestamp_ms, metadata.offset, error is None) for metadata, error in marker.heard)
+    assert heard == [(1, 0, True), (2, -1, False), (3, -1, False), (4, -1, False)]
+
+
 @pytest.mark.parametrize("as_columns", [False, True])
 def test_interceptors_get_each_record_of_send_many(as_columns: bool) -> None:
     marker = Marker(b"!")
@@ -254,6 +270,20 @@ def test_hooks_that_raise_lose_no_record_and_stop_nothing(bulk: bool, caplog: py
     for stage in ("before", "after", "left", "request", "last", "dropped", "close"):
         assert notes.of(stage), stage
     assert "the hook after_dequeue failed: the records go on" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{"producer_type": "sync"}, {"queue_buffering_max_messages": 1, "max_block_ms": HOUR_MS}])
+def test_close_ends_with_its_timeout_though_the_last_batch_has_no_answer(given: dict[str, Any]) -> None:
+    """Neither an answer, nor room in the queue is waited for any longer."""
+    notes = Notes(last=[ProducerRecord("t", None, b"bye", partition=0)] * 2)
+    with InThread(Flaky()) as broker:
+        producer = Producer(f"127.0.0.1:{broker.port}", **QUICK, **given, delivery_timeout_ms=HOUR_MS, handler=notes)
+        producer.partitions_for("t")
+        broker.answering.clear()
+        closing = threading.Thread(target=producer.close, args=[0.3], daemon=True)
+        closing.start()
+        until(lambda: not closing.is_alive(), "the end of close")
+    assert [code for *_, code in notes.of("dropped")][-1] == ErrorCode.NETWORK_EXCEPTION, "the producer was closed"
 
 
 def test_a_handler_hears_of_a_record_that_the_full_queue_refuses() -> None:
