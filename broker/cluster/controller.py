@@ -16,6 +16,8 @@ Its feeder (a broker's control plane, or the simulator) calls `on_...` with what
   BadVersion and ConnectionLoss mean: read the state again. Is it what we wrote, one version on, then the write was ours
   (KAFKA-2729: BadVersion from one's own write, for ever). The bytes bear the controller epoch, so no other controller's write
   can be mistaken for ours.
+- **What a leader asks of many partitions together is written together.** One version that is refused refuses the whole multi:
+  the other partitions are planned again, by what is known then, and proposals of theirs are judged as if they came only now.
 - **A broker is told nothing before its registration has been dealt with**: first every state that names it as a replica takes
   the registration into account (`planning.py`), then this is noted in the store, then the broker gets all of its roles.
   `admitted` has the registrations of which this is true. Roles name members by these, and a proposal's entrants are compared
@@ -230,12 +232,17 @@ def on_brokers(
     return _step(controller, list(controller.partitions), now_ms)
 
 
-def on_alter(controller: Controller, token: object, ask: AlterPartition, now_ms: int) -> Out:
-    """A leader proposes an ISR."""
-    if ask.partition not in controller.partitions or ask.partition in controller.deleting:
-        return [AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))]
-    controller.asks.setdefault(ask.partition, []).append((token, ask))
-    return _step(controller, [ask.partition], now_ms)
+def on_alter(controller: Controller, asks: Iterable[tuple[object, AlterPartition]], now_ms: int) -> Out:
+    """A leader proposes ISRs, each of another partition; a token each, which its answer bears."""
+    out: Out = []
+    partitions = []
+    for token, ask in asks:
+        if ask.partition not in controller.partitions or ask.partition in controller.deleting:
+            out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        else:
+            controller.asks.setdefault(ask.partition, []).append((token, ask))
+            partitions.append(ask.partition)
+    return out + _step(controller, partitions, now_ms)
 
 
 def on_partitions(controller: Controller, partitions: Mapping[Partition, PartitionImage], now_ms: int) -> Out:
@@ -350,7 +357,7 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
     out: Out = []
     if refused == paths.DELETED:
         for partition in about:
-            _forget(controller, partition, out)
+            _postpone(controller, partition, out)
         controller.overtaken.update(about)
         return [*out, ReadDeletions()]
     for partition in about:
@@ -363,7 +370,7 @@ def on_written(controller: Controller, write: int, outcome: Outcome, now_ms: int
         else:
             if refused == paths.topic(partition[0]) and _is_planned_for(controller, partition):
                 controller.deleting.add(partition)
-            _forget(controller, partition, out)
+            _postpone(controller, partition, out)
     return out + _step(controller, list(about), now_ms)
 
 
@@ -638,6 +645,16 @@ def _forget(controller: Controller, partition: Partition, out: Out) -> None:
     if planned.ask is not None:
         token, ask = planned.ask
         out.append(AnswerAlter(token, AlterPartitionAnswer(ask, ErrorCode.INVALID_UPDATE_VERSION)))
+
+
+def _postpone(controller: Controller, partition: Partition, out: Out) -> None:
+    """The planned state was refused because of another one: a leader's proposal is judged again, unless its topic goes."""
+    if partition in controller.deleting or not _is_planned_for(controller, partition):
+        _forget(controller, partition, out)
+        return
+    planned = controller.writing.pop(partition)
+    if planned.ask is not None:
+        controller.asks.setdefault(partition, []).insert(0, planned.ask)
 
 
 def _admit(controller: Controller, broker: int, out: Out) -> None:

@@ -102,7 +102,8 @@ class Member:
         self.disk_reports = DiskReports(dirs, logs, config["penstock.disk.settle.ms"], monotonic_ms)
         self.replicas = Replicas(
             node_id, config, dirs, logs, executor, self.fetching.threads,
-            coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id, alter=self._alter,
+            coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id,
+            controller=lambda: self.topics.controller, alter=self._alter,
             lease_is_over=self.lease.is_over, isolate=topics.isolate, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         topics.count_led = partial(requests.count_led, self.peers)
@@ -266,7 +267,11 @@ class Member:
 
     async def on_alter_partition(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
         """As the controller: answer each proposal."""
-        return await asyncio.gather(*map(self._decide, asks))
+        term = self._deciding
+        if term is not None and asks:
+            with contextlib.suppress(ConnectionError):
+                return await term.alter(asks)
+        return [AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER) for ask in asks]
 
     async def on_controlled_shutdown(self, broker: int, broker_epoch: int) -> tuple[int, Sequence[Partition]]:
         """As the controller: move what a broker leads to others; an error code, and what it still leads."""
@@ -355,23 +360,13 @@ class Member:
         """Wait until the controller tells of brokers or partitions, or the time is over."""
         await self.topics.next_picture(timeout_s)
 
-    async def _alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        """As a leader: ask the controller. Raises OSError."""
-        controller = self.topics.controller
+    async def _alter(self, controller: int, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        """As a leader: ask the controller, -1: none is known. Raises OSError."""
         if controller == self.node_id:
-            return await self._decide(ask)
+            return await self.on_alter_partition(asks)
         if controller < 0:
             raise ConnectionError("no controller is known")
-        return (await requests.propose(self.peers, controller, [ask]))[0]
-
-    async def _decide(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        term = self._deciding
-        if term is None:
-            return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
-        try:
-            return await term.alter(ask)
-        except ConnectionError:
-            return AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
+        return await requests.propose(self.peers, controller, asks)
 
     async def _configs_of(self, name: str, topic_id: bytes | None) -> dict[str, str]:
         """A topic's own configs; the one that this broker knows may be a former one of the name. Raises StoreError."""

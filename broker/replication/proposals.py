@@ -3,12 +3,15 @@
 `cluster.leader` decides what is proposed: as soon as the data plane says that a replica has caught up, and some times a second
 for members that lag and proposals without an answer. A proposal is sent only once its entrants count for the high watermark
 (R2).
+
+One request is under way to a controller. What comes meanwhile goes together in the next one: after a restart, or once ZooKeeper
+is back, that are hundreds of partitions. A controller that doesn't answer holds up no other one: each has a list of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from penstock import log
 from penstock.broker import tasks
@@ -22,33 +25,43 @@ from penstock.broker.replication.replicalogs import ReplicaLogs
 from penstock.pyx.log.logmanager import LogManager
 
 TICK_S = 0.5
-SAY_AGAIN_S = 60.0
 """How often proposals without an answer and members that lag are looked for."""
+SAY_AGAIN_S = 60.0
+TOGETHER_MAX = 200
+"""Proposals of one request: to take their answers holds the loop for some milliseconds."""
 
 _log = log.get(__name__)
 
 
 class Proposals:
-    """Of one broker, on the loop. alter: asks the controller for another ISR; raises OSError where it can't be reached."""
+    """Of one broker, on the loop.
+
+    controller: which broker is the controller; -1: none is known. alter: asks that broker for other ISRs, each of another
+    partition, all under one registration; answers in their order. Raises OSError where it can't be reached.
+    """
 
     def __init__(
         self,
         replica_logs: ReplicaLogs,
         logs: LogManager,
         config: BrokerConfig,
-        alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
+        controller: Callable[[], int],
+        alter: Callable[[int, Sequence[AlterPartition]], Awaitable[Sequence[AlterPartitionAnswer]]],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._replica_logs = replica_logs
         self._roles = replica_logs.roles
         self._logs = logs
         self._config = config
+        self._controller = controller
         self._alter = alter
         self._now_ms = monotonic_ms
         self.isr_shrinks = 0
         self.isr_expands = 0
         """How often an ISR lost and got members while this broker led."""
         self._below, self._below_said_s = 0, -SAY_AGAIN_S
+        self._waiting: dict[int, dict[Partition, AlterPartition]] = {}
+        """Of each controller to which a request is under way: what goes in the next one."""
         self._running = tasks.Group("proposals")
 
     def start(self) -> None:
@@ -87,9 +100,7 @@ class Proposals:
             if withdrawn:
                 await self._replica_logs.apply([self._roles.replicas[partition] for partition in withdrawn])
                 held.update(withdrawn)
-        for ask in asks:
-            if ask.partition not in held:
-                self._running.start(self._send(ask))
+        self._send([ask for ask in asks if ask.partition not in held])
 
     def count_members(self, before: LeaderAndIsr | None, replica: Replica) -> None:
         """The ISR may be another one than in the state before, of which this broker led the same epoch."""
@@ -139,24 +150,52 @@ class Proposals:
             return False
         return leading.count(replica.leader, replica.high_watermark)
 
-    async def _send(self, ask: AlterPartition) -> None:
-        again: AlterPartition | None = ask
-        while again is not None:
-            try:
-                answer = await self._alter(again)
-            except OSError:
-                return  # It is sent again.
-            again = await self._take(answer)
+    def _send(self, asks: Iterable[AlterPartition]) -> None:
+        """Have them asked of the controller: now, or together with others once a request to it is over."""
+        controller = self._controller()
+        if controller not in self._waiting:
+            self._waiting[controller] = {}
+            self._running.start(self._send_all(controller))
+        # A later proposal of a partition takes the place of one that was not sent yet.
+        self._waiting[controller].update((ask.partition, ask) for ask in asks)
 
-    async def _take(self, answer: AlterPartitionAnswer) -> AlterPartition | None:
+    async def _send_all(self, controller: int) -> None:
+        waiting = self._waiting[controller]
+        try:
+            while waiting:
+                asks = _take_together(waiting)
+                try:
+                    answers = await self._alter(controller, asks)
+                except OSError:
+                    continue  # They are sent again.
+                self._send(await self._take(answers))
+        finally:
+            del self._waiting[controller]
+
+    async def _take(self, answers: Sequence[AlterPartitionAnswer]) -> list[AlterPartition]:
+        """The controller's answers; what is to be asked after them."""
+        again, changed = [], []
         async with self._replica_logs.changing:
-            replica = self._roles.replicas.get(answer.ask.partition)
-            if replica is None or replica.leader is None:
-                return None
-            self._replica_logs.look(replica)
-            before = None if replica.leader is None else replica.leader.state
-            again = replicas.on_altered(replica, answer, self._now_ms())
-            self.count_members(before, replica)
-            if replica.leader is not None:
-                await self._replica_logs.apply([replica])
-            return again
+            for answer in answers:
+                replica = self._roles.replicas.get(answer.ask.partition)
+                if replica is None or replica.leader is None:
+                    continue
+                self._replica_logs.look(replica)
+                before = None if replica.leader is None else replica.leader.state
+                ask = replicas.on_altered(replica, answer, self._now_ms())
+                self.count_members(before, replica)
+                if ask is not None:
+                    again.append(ask)
+                if replica.leader is not None:
+                    changed.append(replica)
+            if changed:
+                await self._replica_logs.apply(changed)
+        return again
+
+
+def _take_together(waiting: dict[Partition, AlterPartition]) -> list[AlterPartition]:
+    """Proposals that go in one request, of those that wait. The leads of a former registration are over: theirs are dropped."""
+    newest = max(ask.broker_epoch for ask in waiting.values())
+    for partition in [partition for partition, ask in waiting.items() if ask.broker_epoch != newest]:
+        del waiting[partition]
+    return [waiting.pop(partition) for partition in sorted([*waiting][:TOGETHER_MAX])]

@@ -61,8 +61,8 @@ class Replicas:
     """All replicas of one broker. On the loop; what may wait for a disk is done in the executor's threads.
 
     configs: a topic's own configs, by its name and id. stored_id: the id of the topic that the store has under a name now, None
-    if it has none; raises StoreError. alter: asks the controller for another ISR; raises OSError where it
-    can't be reached. lease_is_over: others may lead by now. isolate: told what is led here and served to no client.
+    if it has none; raises StoreError. controller, alter: as `Proposals` has them. lease_is_over: others may lead by now.
+    isolate: told what is led here and served to no client.
     """
 
     def __init__(
@@ -77,14 +77,15 @@ class Replicas:
         coordinators: Coordinators,
         configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]],
         stored_id: Callable[[str], Awaitable[bytes | None]],
-        alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]],
+        controller: Callable[[], int],
+        alter: Callable[[int, Sequence[AlterPartition]], Awaitable[Sequence[AlterPartitionAnswer]]],
         lease_is_over: Callable[[], bool],
         isolate: Callable[[Collection[Partition]], None],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._replica_logs = ReplicaLogs(node_id, logs, executor, fetchers, coordinators)
         self.roles = self._replica_logs.roles
-        self.proposals = Proposals(self._replica_logs, logs, config, alter, monotonic_ms)
+        self.proposals = Proposals(self._replica_logs, logs, config, controller, alter, monotonic_ms)
         self.isolation = Isolation(self._replica_logs, logs, lease_is_over, isolate)
         self._node_id = node_id
         self._config = config

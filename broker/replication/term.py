@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -111,20 +111,23 @@ class Term:
             for asked in self._asked.values():
                 asked.cancel()
 
-    async def alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        """A leader's proposal. Raises ConnectionError: this term is over, the leader asks the next controller."""
-        token = object()
-        answer: asyncio.Future[AlterPartitionAnswer] = asyncio.get_running_loop().create_future()
-        self._asked[token] = answer
-        self._events.put(lambda: machine.on_alter(self._controller, token, ask, self._clock()))
+    async def alter(self, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        """The proposals of one leader, at least one; the answers in their order, once all are there. Raises ConnectionError:
+        this term is over, the leader asks the next controller."""
+        loop = asyncio.get_running_loop()
+        asked: dict[object, asyncio.Future[AlterPartitionAnswer]] = {object(): loop.create_future() for _ in asks}
+        self._asked.update(asked)
+        self._events.put(lambda: machine.on_alter(self._controller, zip(asked, asks, strict=True), self._clock()))
         try:
-            return await answer
+            await asyncio.wait(asked.values())
+            return [answer.result() for answer in asked.values()]
         except asyncio.CancelledError:
-            if not answer.cancelled():
+            if not any(answer.cancelled() for answer in asked.values()):
                 raise
             raise ConnectionError("another controller has been elected") from None
         finally:
-            del self._asked[token]
+            for token in asked:
+                del self._asked[token]
 
     @property
     def queued(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.broker import Broker, Cluster
 from penstock.errors import KafkaError
 from penstock.pipeline.clients.producer import Producer as OurProducer
-from support.patience import until
+from support.patience import LIMIT_S, until
 
 SESSION_MS = 2000
+PARTITIONS = 1_000
+DELAY_S = 0.35
 
 
 @pytest.fixture
@@ -255,3 +257,32 @@ def test_clusters_leave_no_threads_and_descriptors_behind() -> None:
             cluster.pause(2)
             cluster.kill(3)
         counts.append(count_descriptors())
+
+
+def test_a_restarted_broker_enters_its_isrs_by_few_requests() -> None:
+    """Its leader has one request at a time under way, so no more than LIMIT_S / DELAY_S fit into the test."""
+    properties = {"zookeeper.session.timeout.ms": 30_000, "log.retention.ms": -1}
+    with Cluster(properties=properties) as cluster:
+        head = cluster.controller
+        leader, restarted = (number for number in cluster.brokers if number != head)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        topic = NewTopic("wide", PARTITIONS, replica_assignment=[[leader, head, restarted]] * PARTITIONS)
+        admin.create_topics([topic])["wide"].result(LIMIT_S)
+        until_all(cluster, lambda isr: isr == {1, 2, 3}, "all in sync")
+        cluster.kill(restarted, expire=True)
+        until_all(cluster, lambda isr: restarted not in isr, "its seats to be taken")
+        asked = [broker.faults.delay("AlterPartition", DELAY_S, times=PARTITIONS**2) for broker in cluster.brokers.values()]
+        cluster.start(restarted)
+        until_all(cluster, lambda isr: isr == {1, 2, 3}, "all in sync again")
+        assert sum(fault.hits for fault in asked) < PARTITIONS / 2
+
+
+def until_all(cluster: Cluster, is_so: Callable[[Set[int]], bool], what: str) -> None:
+    """Until the ISR of each partition of the wide topic was so."""
+    left = set(range(PARTITIONS))
+
+    def all_were() -> bool:
+        left.difference_update([index for index in left if is_so(cluster.isr("wide", index))])
+        return not left
+
+    until(all_were, what, lambda: f"{len(left)} partitions are left", every_s=0.2)

@@ -258,9 +258,10 @@ def test_a_broker_that_ends_loses_lead_and_seat_and_comes_back(zookeeper: ZooKee
             await world.start(3)
             await world.become(lambda: knows(world.brokers[3], "t", leader=1))
             ask = await proposal(world, "t", leader=1, entrant=3)
-            answer = await world.term.alter(ask)
+            (answer,) = await world.term.alter([ask])
             assert answer.error == ErrorCode.NONE and answer.state is not None and set(answer.state.isr) == {1, 2, 3}
-            assert (await world.term.alter(ask)).error == ErrorCode.INVALID_UPDATE_VERSION
+            (answer,) = await world.term.alter([ask])
+            assert answer.error == ErrorCode.INVALID_UPDATE_VERSION
 
     asyncio.run(play())
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from sim.clockwork import Clockwork
 from sim.cluster_laws import Laws, Violation
@@ -56,7 +56,7 @@ from penstock.errors import ErrorCode
 
 TOPIC = "topic"
 SESSION_MS, TICK_MS, LAG_MS = 2_400, 800, 1_600
-FETCH_WAIT_MS, FETCH_LOST_MS, PRODUCE_MS = 400, 1_200, 3_000
+FETCH_WAIT_MS, FETCH_LOST_MS, ALTER_LOST_MS, PRODUCE_MS = 400, 1_200, leader.REPEAT_MS, 3_000
 ANYBODY = -9  # as the source of what is held
 QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered request of the controller, the lag time
 REST_MS = 1_000  # how often it is looked at then
@@ -73,6 +73,29 @@ class Parked:
     answer: Callable[[Fetched, Range], None]
     lead: object
     until_ms: int
+
+
+@dataclass
+class Asking:
+    """A request of proposals that is under way to a controller."""
+
+    since_ms: int
+    waiting: dict[Partition, AlterPartition]  # what goes in the next one
+
+
+@dataclass
+class Question:
+    """Proposals that came together, at the controller: they are answered together."""
+
+    asks: list[AlterPartition]
+    answer: Callable[[list[AlterPartitionAnswer]], object]
+    answers: dict[int, AlterPartitionAnswer] = field(default_factory=dict)
+
+    def take(self, at: int, answer: AlterPartitionAnswer) -> None:
+        """One of them is answered."""
+        self.answers[at] = answer
+        if len(self.answers) == len(self.asks):
+            self.answer([self.answers[one] for one in range(len(self.asks))])
 
 
 @dataclass
@@ -100,6 +123,7 @@ class Broker:
     parked: dict[Partition, dict[int, Parked]] = field(default_factory=dict)
     told: dict[tuple[Partition, int], int] = field(default_factory=dict)  # high watermarks that followers heard of
     fetching: dict[Partition, int] = field(default_factory=dict)
+    asking: dict[int, Asking] = field(default_factory=dict)  # by controller
     lease: lease.Lease = field(default_factory=lambda: lease.Lease(SESSION_MS))
     controller: Controller | None = None
     term: Term | None = None  # what the controller's feeder knows
@@ -291,7 +315,8 @@ class ClusterWorld(Clockwork):
         broker.member = registration.OwnRegistration(number, incarnation, broker.is_clean)
         broker.roles = roles.Roles(number)
         broker.lease = lease.Lease(SESSION_MS)
-        broker.waits, broker.parked, broker.told, broker.fetching, broker.deleted = {}, {}, {}, {}, set()
+        broker.waits, broker.parked, broker.told, broker.fetching, broker.asking = {}, {}, {}, {}, {}
+        broker.deleted = set()
         broker.session = broker.controller = broker.term = broker.controller_id = None
         broker.newer_epoch = 0
         broker.full_disks = fulldisks.FullDisks(SETTLE_MS)
@@ -827,7 +852,8 @@ class ClusterWorld(Clockwork):
             elif isinstance(action, controller.SendRoles):
                 self._send_roles(broker, machine, action.request)
             elif isinstance(action, controller.AnswerAlter):
-                self._answer_alter(broker, action)
+                question, at = cast("tuple[Question, int]", action.token)
+                question.take(at, action.answer)
             else:
                 broker.newer_epoch = max(broker.newer_epoch, action.newer_epoch)
                 self.count("controller resigned")
@@ -879,10 +905,6 @@ class ClusterWorld(Clockwork):
 
         if not self.send("roles", broker.id, to.id, arrive):
             self.post("answer", broker.id, unanswered)
-
-    def _answer_alter(self, broker: Broker, action: controller.AnswerAlter) -> None:
-        to = self.brokers[action.answer.ask.broker]
-        self.send("altered", broker.id, to.id, lambda: self._altered(to, action.answer))
 
     def wish(
         self,
@@ -1127,19 +1149,45 @@ class ClusterWorld(Clockwork):
         self._wake(broker, partition)
         self.laws.on_change(partition, log.topic_id)
 
-    def _alter(self, broker: Broker, ask: AlterPartition) -> None:
-        if broker.controller_id is None:
+    def _alter(self, broker: Broker, *asks: AlterPartition) -> None:
+        """Ask the controller for other ISRs: now, or together with others once a request to it is over."""
+        controller_id = broker.controller_id
+        if controller_id is None:
             return
-        to = self.brokers[broker.controller_id]
+        asking = broker.asking.get(controller_id)
+        if asking is None or self.now_ms - asking.since_ms >= ALTER_LOST_MS:
+            waiting = {} if asking is None else asking.waiting
+            broker.asking[controller_id] = asking = Asking(self.now_ms, waiting)
+            asking.waiting.update((ask.partition, ask) for ask in asks)
+            self._send_together(broker, controller_id, asking)
+        else:
+            asking.waiting.update((ask.partition, ask) for ask in asks)
+
+    def _send_together(self, broker: Broker, controller_id: int, asking: Asking) -> None:
+        """Send all that waits in one request; what comes until it is over goes in the next one."""
+        to, asks, asking.waiting = self.brokers[controller_id], [*asking.waiting.values()], {}
+        if len(asks) > 1:
+            self.count("asked together")
+
+        def over(answers: list[AlterPartitionAnswer]) -> None:
+            for answer in answers:
+                self._altered(broker, answer)
+            if broker.asking.get(controller_id) is asking:
+                del broker.asking[controller_id]
+                if asking.waiting:
+                    self._alter(broker, *asking.waiting.values())
 
         def arrive() -> None:
+            question = Question(asks, lambda answers: self.send("altered", to.id, broker.id, lambda: over(answers)))
             if to.controller is None or to.term is None or not to.term.has_begun:
-                answer = AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER)
-                self.send("altered", to.id, broker.id, lambda: self._altered(broker, answer))
+                for at, ask in enumerate(asks):
+                    question.take(at, AlterPartitionAnswer(ask, ErrorCode.NOT_CONTROLLER))
             else:
-                self.act(to, controller.on_alter(to.controller, None, ask, self.now_ms))
+                tokens = [(question, at) for at in range(len(asks))]
+                self.act(to, controller.on_alter(to.controller, zip(tokens, asks, strict=True), self.now_ms))
 
-        self.send("alter", broker.id, to.id, arrive)
+        if not self.send("alter", broker.id, to.id, arrive):
+            self.post("altered", broker.id, lambda: over([]))
 
     def _altered(self, broker: Broker, answer: AlterPartitionAnswer) -> None:
         partition = answer.ask.partition

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sim.calm_world import CalmWorld
 from sim.cluster_laws import Violation
-from sim.cluster_world import ANYBODY, Broker, ClusterWorld
+from sim.cluster_world import ALTER_LOST_MS, ANYBODY, Broker, ClusterWorld
 from sim.test_cluster_mutants import Mutant
 
 from penstock.broker.cluster import controller, leader
@@ -87,6 +87,7 @@ def proposal_comes_late() -> None:
     assert world.held["alter", 2, ANYBODY], "nothing was asked"
     late = world.held.pop(("alter", 2, ANYBODY))
     world.make_again()
+    world.advance(ALTER_LOST_MS)  # The leader waits for that answer no longer.
     world.hold("fetched", 1)
     world.keep_out(1)
     world.produce(0)

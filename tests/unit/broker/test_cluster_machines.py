@@ -592,7 +592,7 @@ def test_a_write_that_is_refused_with_its_topic_holds_up_no_later_one() -> None:
 def test_what_a_leader_proposed_for_a_deleted_topic_is_answered() -> None:
     machine, _ = cluster(1, live=(2, 3))  # A write is out: proposals wait.
     ask = AlterPartition(("t", 0), TOPIC_ID, 1, 11, 4, 0, (1,), {})
-    assert controller.on_alter(machine, "token", ask, 1) == []
+    assert controller.on_alter(machine, [("token", ask)], 1) == []
     (answer,) = [one for one in controller.on_deleted(machine, [("t", 0)], 2) if isinstance(one, AnswerAlter)]
     assert (answer.token, answer.answer.error) == ("token", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -656,8 +656,8 @@ def test_the_controller_refuses_a_proposal_of_a_topic_that_had_the_name_before()
     controller.on_image(machine, {("t", 0): image}, brokers, noted, 0)
     ask = AlterPartition(("t", 0), b"1" * 16, 1, 11, 0, 0, (1, 2), {})
     answer = AlterPartitionAnswer(ask, ErrorCode.UNKNOWN_TOPIC_ID)
-    assert controller.on_alter(machine, "token", ask, 0) == [AnswerAlter("token", answer)]
-    written = controller.on_alter(machine, "token", replace(ask, topic_id=image.topic_id), 0)
+    assert controller.on_alter(machine, [("token", ask)], 0) == [AnswerAlter("token", answer)]
+    written = controller.on_alter(machine, [("token", replace(ask, topic_id=image.topic_id))], 0)
     assert [type(one) for one in written] == [WriteStates]
 
 
@@ -672,3 +672,63 @@ def test_a_role_that_comes_late_names_no_member_by_an_older_registration(late: d
     newer = replace(state, isr=(1,), partition_epoch=4)
     on_role(replica, PartitionRole(("t", 0), TOPIC_ID, (1, 2), newer, {1: 11}), 11, log, 0)
     assert replica.leader.broker_epochs == {1: 11}
+
+
+def in_sync(count: int) -> tuple[Controller, list[tuple[object, AlterPartition]]]:
+    """Broker 1 leads partitions of a topic, and asks that 3 leaves the ISRs. Each proposal has its partition as token."""
+    machine = Controller(3, epoch=7, epoch_version=6)
+    state = LeaderAndIsr(1, 0, REPLICAS, partition_epoch=0, topic_id=TOPIC_ID)
+    images = {("t", number): planning.PartitionImage(TOPIC_ID, REPLICAS, state) for number in range(count)}
+    brokers = {one: Registration(one, 10 + one, "i", clean=True) for one in REPLICAS}
+    noted = {one: Incarnation("i", noted=10 + one, version=2) for one in REPLICAS}
+    controller.on_image(machine, images, brokers, noted, 0)
+    return machine, [(one, AlterPartition(one, TOPIC_ID, 1, 11, 0, 0, (1, 2), {})) for one in images]
+
+
+def written_paths(write: WriteStates) -> set[str]:
+    return {one.path for one in write.operations if isinstance(one, Set)}
+
+
+def answers(actions: controller.Out) -> dict[object, int]:
+    return {one.token: one.answer.error for one in actions if isinstance(one, AnswerAlter)}
+
+
+def test_what_a_leader_proposes_together_is_written_together() -> None:
+    count = 2 * controller.STATES_AT_A_TIME + 1
+    machine, asks = in_sync(count)
+    multis = writes(controller.on_alter(machine, asks, 1))
+    assert [len(written_paths(one)) for one in multis] == [controller.STATES_AT_A_TIME] * 2 + [1]
+    found: dict[object, int] = {}
+    for one in multis:
+        found.update(answers(controller.on_written(machine, one.id, Outcome.DONE, 2)))
+    assert found == {partition: ErrorCode.NONE for partition, _ in asks}
+
+
+@pytest.mark.parametrize("refused", ["state", "deletions"])
+def test_a_refused_version_holds_up_no_other_proposal(refused: str) -> None:
+    """One multi has them all, and one operation of it is refused. That says nothing of the other partitions: they are written
+    again, and their leader hears of that write alone."""
+    machine, asks = in_sync(3)
+    (write,) = writes(controller.on_alter(machine, asks, 1))
+    if refused == "state":
+        actions = controller.on_written(machine, write.id, Outcome.REFUSED, 2, controller.state_path(("t", 1)))
+        assert ReadState(("t", 1)) in actions
+        again = {("t", 0), ("t", 2)}
+    else:
+        actions = controller.on_written(machine, write.id, Outcome.REFUSED, 2, paths.DELETED)
+        assert not answers(actions)
+        actions = controller.on_deletions(machine, 5, 3)
+        again = {("t", 0), ("t", 1), ("t", 2)}
+    assert not answers(actions)
+    (write,) = writes(actions)
+    assert written_paths(write) == {controller.state_path(one) for one in again}
+    assert answers(controller.on_written(machine, write.id, Outcome.DONE, 4)) == dict.fromkeys(again, ErrorCode.NONE)
+
+
+def test_proposals_of_a_topic_that_goes_are_answered_after_a_refused_write() -> None:
+    machine, asks = in_sync(2)
+    (write,) = writes(controller.on_alter(machine, asks, 1))
+    assert not answers(controller.on_deleting(machine, [("t", 0), ("t", 1)], 2))
+    found = answers(controller.on_written(machine, write.id, Outcome.REFUSED, 3, controller.state_path(("t", 1))))
+    found |= answers(controller.on_state_read(machine, ("t", 1), None, 4))
+    assert set(found) == {("t", 0), ("t", 1)} and ErrorCode.NONE not in found.values()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ async def later(name: str) -> bytes | None:
     return LATER
 
 
-async def no_controller(ask: AlterPartition) -> AlterPartitionAnswer:
+async def no_controller(controller: int, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
     """Nobody answers proposals."""
     raise ConnectionError
 
@@ -93,10 +93,11 @@ def ending() -> Callable[[], int]:
 @contextlib.contextmanager
 def replicas(
     path: Path,
-    alter: Callable[[AlterPartition], Awaitable[AlterPartitionAnswer]] = no_controller,
+    alter: Callable[[int, Sequence[AlterPartition]], Awaitable[Sequence[AlterPartitionAnswer]]] = no_controller,
     configs: Callable[[str, bytes | None], Awaitable[dict[str, str]]] = no_configs,
     lag_ms: int = 10_000,
     stored_id: Callable[[str], Awaitable[bytes | None]] = later,
+    controller: Callable[[], int] = lambda: 2,
 ) -> Iterator[tuple[Replicas, LogManager]]:
     """The replicas of a broker with one log folder, and their logs."""
     dirs, logs = LogDirs.open([path], 1), LogManager()
@@ -104,8 +105,9 @@ def replicas(
     with ThreadPoolExecutor(1) as executor:
         held = Replicas(
             1, BrokerConfig(SCHEMA.parse({"replica.lag.time.max.ms": str(lag_ms)}), ()), dirs, logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=configs, stored_id=stored_id, alter=alter, lease_is_over=lambda: False,
-            isolate=lambda partitions: None, monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+            coordinators=SimpleNamespace(), configs=configs, stored_id=stored_id, controller=controller, alter=alter,
+            lease_is_over=lambda: False, isolate=lambda partitions: None,
+            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )  # fmt: skip
         try:
             yield held, logs
@@ -227,10 +229,11 @@ def test_where_logs_begin_is_said_of_the_topic_that_was_asked_about(tmp_path: Pa
 def test_an_answer_that_its_topic_has_not_outlived_says_nothing_of_the_next_one(tmp_path: Path) -> None:
     asked: asyncio.Queue[tuple[AlterPartition, asyncio.Future[AlterPartitionAnswer]]] = asyncio.Queue()
 
-    async def alter(ask: AlterPartition) -> AlterPartitionAnswer:
+    async def alter(controller: int, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        (ask,) = asks
         answer: asyncio.Future[AlterPartitionAnswer] = asyncio.get_running_loop().create_future()
         asked.put_nowait((ask, answer))
-        return await answer
+        return [await answer]
 
     async def play(held: Replicas, logs: LogManager) -> None:
         held.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,12 +42,12 @@ class World:
         self.asked = asyncio.Event()
         self.held = Replicas(
             1, BrokerConfig(SCHEMA.parse({}), ()), self.dirs, self.logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=no_configs, stored_id=later, alter=self.alter, lease_is_over=lambda: False,
-            isolate=lambda partitions: None, monotonic_ms=now_ms,
+            coordinators=SimpleNamespace(), configs=no_configs, stored_id=later, controller=lambda: 2, alter=self.alter,
+            lease_is_over=lambda: False, isolate=lambda partitions: None, monotonic_ms=now_ms,
         )  # fmt: skip
 
-    async def alter(self, ask: AlterPartition) -> AlterPartitionAnswer:
-        self.asks.append(ask)
+    async def alter(self, controller: int, asks: Sequence[AlterPartition]) -> Sequence[AlterPartitionAnswer]:
+        self.asks += asks
         self.asked.set()
         raise ConnectionError("nobody is asked here")
 
