@@ -28,7 +28,7 @@ producer          `Producer`: records in
 producerrecord    what users see of what they send: record, metadata, batch
 interceptors      a chain of interceptors around what is sent
 queuehandler      hooks at each stage of the queue
-partitioner       which partition a record goes to
+partitioner       which partition a record goes to, of many at once
 outgoing          records to send, as columns
 recordid          ids for records that have none
 delivery          a record on its way, and its batch

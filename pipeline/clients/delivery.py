@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from penstock import log
 from penstock.errors import KafkaError
@@ -11,6 +10,7 @@ from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.outgoing import Columns
 from penstock.pipeline.clients.producerrecord import QueuedBatch, RecordMetadata
 from penstock.pipeline.clients.sender import Produced
+from penstock.pyx.producer.recordqueue import ProducerBatch, SentRecord
 from penstock.pyx.record.builder import BatchBuilder
 
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], None]
@@ -20,28 +20,29 @@ Acknowledge = Callable[[RecordMetadata, KafkaError | None], None]
 """Hears of each record what became of it, before the record's own callback. Raises nothing."""
 
 
-@dataclass(eq=False, slots=True)
-class Batch:
+class Batch(ProducerBatch):
     """Records of one partition that are stored together or fail together."""
 
-    tp: TopicPartition
-    builder: BatchBuilder
-    ripe_at: float
-    deadline: float
-    wait: Wait
-    acknowledge: Acknowledge | None = None
-    size: int = 0
-    produced: Produced | None = None
-    error: KafkaError | None = None
-    done: bool = False
-    _deliveries: list[Delivery] = field(default_factory=list)
-    _bulks: dict[BulkDelivery, int] = field(default_factory=dict)  # how many records each has in here
+    __slots__ = ("_bulks", "acknowledge", "deadline", "done", "error", "produced", "ripe_at", "wait")
 
-    def add(self, delivery: Delivery, size: int) -> None:
-        """The builder has taken a record."""
-        delivery._batch, delivery._index = self, self.builder.count - 1
-        self._deliveries.append(delivery)
-        self.size += size
+    def __init__(
+        self,
+        tp: TopicPartition,
+        builder: BatchBuilder,
+        ripe_at: float,
+        deadline: float,
+        wait: Wait,
+        acknowledge: Acknowledge | None = None,
+    ) -> None:
+        super().__init__(tp, builder, acknowledge is not None)
+        self.ripe_at = ripe_at
+        self.deadline = deadline
+        self.wait = wait
+        self.acknowledge = acknowledge
+        self.produced: Produced | None = None
+        self.error: KafkaError | None = None
+        self.done = False
+        self._bulks: dict[BulkDelivery, int] = {}  # how many records each has in here
 
     @property
     def queued(self) -> QueuedBatch:
@@ -64,29 +65,25 @@ class Batch:
 
     def call_back(self, logger: log.Fields) -> None:
         """Call what waits for its records, and free them."""
-        for delivery in self._deliveries:
+        for delivery in self.heard:
             if self.acknowledge is not None:
                 self.acknowledge(delivery.metadata(), self.error)
             try:
                 delivery._call_back()
             except Exception:
                 logger.exception("a delivery callback raised")
-        self._deliveries.clear()
+        self.heard.clear()
         self.builder.clear()
 
 
-class Delivery:
+class Delivery(SentRecord):
     """A record on its way: a future. Waiting in a callback of the producer is refused."""
 
-    __slots__ = ("_batch", "_index", "_on_delivery", "record_id", "timestamp_ms")
+    __slots__ = ()
     _batch: Batch
-    _index: int
-
-    def __init__(self, timestamp_ms: int, on_delivery: OnDelivery | None, record_id: bytes | None) -> None:
-        self._on_delivery = on_delivery
-        self.timestamp_ms = timestamp_ms
-        self.record_id = record_id
-        """With `record.id`: the id that the record had or was given. Who sends it again gives it that."""
+    timestamp_ms: int
+    record_id: bytes | None
+    """With `record.id`: the id that the record had or was given. Who sends it again gives it that."""
 
     def done(self) -> bool:
         """Whether it is stored or has failed."""

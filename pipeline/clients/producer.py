@@ -1,7 +1,7 @@
 """Records in: a synchronous producer with Kafka's properties over an asyncio loop in a thread.
 
-`send` appends to the open batch of a partition in the caller's thread (the accumulator); the loop is woken once a batch, not
-once a record, and hands batches to the sender (the dispatcher).
+`send` appends to the open batch of a partition in the caller's thread, in Cython (`pyx/producer`); the loop is woken once a
+batch (the accumulator), not once a record, and hands batches to the sender (the dispatcher).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock import log
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients import properties
-from penstock.pipeline.clients.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from penstock.pipeline.clients.accumulator import Accumulator
 from penstock.pipeline.clients.background import Question, SyncClient, UnderWay
 from penstock.pipeline.clients.client import Client, TopicPartition
 from penstock.pipeline.clients.delivery import BulkDelivery, Delivery, OnDelivery
@@ -33,6 +33,7 @@ from penstock.pipeline.clients.producerrecord import Headers, ProducerRecord, Qu
 from penstock.pipeline.clients.queuehandler import Hooks, QueueHandler
 from penstock.pipeline.clients.recordid import RecordId
 from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pyx.producer.enqueuer import RECORD_OVERHEAD_BYTES, Enqueuer, TopicPartitions
 
 __all__ = ["BulkDelivery", "Delivery", "Producer", "RecordMetadata"]
 
@@ -77,8 +78,6 @@ class Producer(SyncClient[Client]):
             given["partitioner.class"] = partitioner
         super().__init__(Client, bootstrap, properties.PRODUCER, given)
         config = self.config
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
         own = partitioner if callable(partitioner) else None
         self._choice = PartitionChoice(
             own or config["partitioner.class"], config["partitioner.ignore.keys"], config["batch.size"]
@@ -86,8 +85,7 @@ class Producer(SyncClient[Client]):
         self._waits = config["producer.type"] == "sync"
         self._record_id = None if config["record.id"] is None else RecordId(config["record.id"])
         self._block_s = config["max.block.ms"] / 1000
-        self._record_bytes: int = config["max.request.size"]
-        self._partitions: dict[str, tuple[float, int, list[int]]] = {}  # expiry, count, those with a leader
+        self._partitions: dict[str, TopicPartitions] = {}
         self._questions: dict[str, Question[tuple[int, list[int]]]] = {}  # for those
         self._log = log.get(__name__, client_id=config["client.id"])
         with self._beginning():
@@ -99,6 +97,19 @@ class Producer(SyncClient[Client]):
             check_open = None if self._transaction is None else self._transaction.check_open
             acknowledge = None if self._interceptors is None else self._interceptors.on_acknowledgement
             self._accumulator = Accumulator(config, self._background, self._wake, check_open, acknowledge, self._hooks)
+            self._enqueuer = Enqueuer(
+                self._accumulator.queue,
+                self._choice,
+                Delivery,
+                self._partitions,
+                self._partitions_of,
+                key_serializer=key_serializer,
+                value_serializer=value_serializer,
+                give_id=None if self._record_id is None else self._record_id.give,
+                watching=None if self._hooks is None else partial(_watching, self._hooks),
+                block_s=self._block_s,
+                record_bytes=config["max.request.size"],
+            )
             self._dispatcher = Dispatcher(self._client, self._accumulator, self._transaction, self._hooks)
 
     async def _take_identity(self, transactional_id: str) -> TransactionalSender:
@@ -130,9 +141,7 @@ class Producer(SyncClient[Client]):
         long; with `sync` also when it could not be stored.
         """
         if self._interceptors is None:
-            key = _payload("key", key, self._key_serializer)
-            value = _payload("value", value, self._value_serializer)
-            delivery = self._enqueue(topic, key, value, timestamp_ms, headers, partition, on_delivery, None)
+            delivery = self._enqueuer.enqueue(topic, key, value, timestamp_ms, headers, partition, on_delivery)
         else:
             record = ProducerRecord(topic, key, value, timestamp_ms, headers, partition)
             delivery = self._intercept(self._interceptors, record, on_delivery)
@@ -143,49 +152,7 @@ class Producer(SyncClient[Client]):
     def _intercept(self, interceptors: Interceptors, record: ProducerRecord, on_delivery: OnDelivery | None) -> Delivery:
         record = interceptors.on_send(record)
         with _acknowledging(interceptors, [record]):
-            topic, key, value, timestamp_ms, headers, partition = record
-            key = _payload("key", key, self._key_serializer)
-            value = _payload("value", value, self._value_serializer)
-            return self._enqueue(topic, key, value, timestamp_ms, headers, partition, on_delivery, None)
-
-    def _enqueue(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-        partition: int | None,
-        on_delivery: OnDelivery | None,
-        bulk: BulkDelivery | None,
-    ) -> Delivery:
-        record_id = None
-        if self._record_id is not None:
-            key, headers, record_id = self._record_id.give(key, headers)
-        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
-        try:
-            size += sum(len(name) + len(data or b"") + 6 for name, data in headers)
-        except (TypeError, ValueError):
-            raise TypeError(f'headers are pairs of a name and bytes or None, such as [("id", b"1")], not {headers!r}') from None
-        self._check_size(size, topic)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
-        block_until = time.monotonic() + self._block_s
-        count, available = self._partition_counts(topic, block_until)
-        sticky = False
-        if partition is None:
-            partition, sticky = self._choice.choose(topic, key, count, available)
-        _check_partition(topic, partition, count)
-        delivery = Delivery(timestamp_ms, on_delivery, record_id)
-        if self._hooks is None:
-            filled = self._accumulator.append((topic, partition), delivery, key, value, headers, size, block_until, bulk)
-        else:
-            record = ProducerRecord(topic, key, value, timestamp_ms, headers, partition)
-            with _watching(self._hooks, record, QueuedBatch(topic, partition, 1, size)):
-                filled = self._accumulator.append((topic, partition), delivery, key, value, headers, size, block_until, bulk)
-        if sticky:
-            self._choice.sticky.add(topic, size, filled, available)
-        return delivery
+            return self._enqueuer.enqueue(*record, on_delivery)
 
     def send_many(
         self,
@@ -220,26 +187,26 @@ class Producer(SyncClient[Client]):
         if count == 0:
             return bulk
         block_until = time.monotonic() + self._block_s
-        partition_count, available = self._partition_counts(topic, block_until)
+        known = self._partitions_of(topic, block_until)
         lengths = np.diff(columns.key_starts) + np.diff(columns.value_starts)
         _, header_starts = headers_of(columns)
         if header_starts is not None:
             lengths = lengths + np.diff(header_starts)
-        self._check_size(int(lengths.max()) + RECORD_OVERHEAD_BYTES, topic)
+        self._enqueuer.check_size(int(lengths.max()) + RECORD_OVERHEAD_BYTES, topic)
         sticky = None
         if partition is None:
-            chosen, sticky = self._choice.choose_many(topic, columns, partition_count, available)
+            chosen, sticky = self._choice.choose_many(topic, columns, known.count, known.available)
         else:
             chosen = np.full(count, partition, np.int64)
         order = np.argsort(chosen, kind="stable")
         bounds = np.flatnonzero(np.diff(chosen[order])) + 1
         for rows in np.split(order, bounds):
             number = int(chosen[rows[0]])
-            _check_partition(topic, number, partition_count)
+            known.check(topic, number)
             part = columns if rows.size == count else Taken(columns, rows)
             self._accumulator.append_columns((topic, number), bulk, part, block_until)
         if sticky is not None:
-            self._choice.sticky.add(topic, int(lengths[sticky].sum()), True, available)
+            self._choice.sticky.add(topic, int(lengths[sticky].sum()), True, known.available)
         return bulk
 
     def _send_each(self, topic: str, columns: Columns, partition: int | None) -> BulkDelivery:
@@ -260,27 +227,20 @@ class Producer(SyncClient[Client]):
         waiting = iter(sent)
         with _acknowledging(self._interceptors, waiting):  # those behind one that is refused
             for record in waiting:
-                topic, key, value, timestamp_ms, given, number = record
                 with _acknowledging(self._interceptors, [record]):
-                    key, value = _payload("key", key, None), _payload("value", value, None)
-                    self._enqueue(topic, key, value, timestamp_ms, given, number, None, bulk)
+                    self._enqueuer.enqueue(*record, None, bulk)
         return bulk
-
-    def _check_size(self, size: int, topic: str) -> None:
-        if size > self._record_bytes:
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes for `{topic}`")
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic. Waits for metadata as `send` does."""
-        count, _ = self._partition_counts(topic, time.monotonic() + self._block_s)
-        return list(range(count))
+        return list(range(self._partitions_of(topic, time.monotonic() + self._block_s).count))
 
-    def _partition_counts(self, topic: str, block_until: float) -> tuple[int, list[int]]:
+    def _partitions_of(self, topic: str, block_until: float) -> TopicPartitions:
         known = self._partitions.get(topic)
         now = time.monotonic()
-        if known is not None and known[0] > now:
-            return known[1], known[2]
-        if self._accumulator.closed:
+        if known is not None and known.expires_at > now:
+            return known
+        if self._accumulator.queue.closed:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer is closed")
         left_s = max(0.0, block_until - now)
 
@@ -294,8 +254,8 @@ class Producer(SyncClient[Client]):
             count, available = self._questions.setdefault(topic, Question(self._background)).answer(left_s, ask)
         except UnderWay:
             raise self._client.no_answer(left_s * 1000) from None
-        self._partitions[topic] = now + self.config["metadata.max.age.ms"] / 1000, count, available
-        return count, available
+        known = self._partitions[topic] = TopicPartitions(count, available, now + self.config["metadata.max.age.ms"] / 1000)
+        return known
 
     # Waiting and ending
 
@@ -308,7 +268,7 @@ class Producer(SyncClient[Client]):
 
     def close(self, timeout_s: float | None = CLOSE_TIMEOUT_S) -> None:
         """Flush for at most so long, then stop. What is not stored by then fails. Closing twice is nothing."""
-        if self._accumulator.closed:
+        if self._accumulator.queue.closed:
             return
         if timeout_s is not None:
             self._close_by = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
@@ -330,7 +290,7 @@ class Producer(SyncClient[Client]):
         """Send what the handler wants to send at the very end."""
         waits, self._waits = self._waits, False  # not without a limit
         for record in [] if self._hooks is None else self._hooks.last_records():
-            self._block_s = self._limit_s(self._block_s)
+            self._block_s = self._enqueuer.block_s = self._limit_s(self._block_s)
             try:
                 delivery = self.send(*record)
                 if waits:
@@ -376,22 +336,6 @@ class Producer(SyncClient[Client]):
         return self._transaction
 
 
-def _payload(what: str, data: Any, serializer: Serializer | None) -> bytes | None:
-    if serializer is not None:
-        data = serializer(data)
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, (bytearray, memoryview)):
-        return bytes(data)
-    raise TypeError(f"a record's {what} is bytes or None, not {type(data).__name__} (or give a serializer)")
-
-
-def _check_partition(topic: str, partition: int, count: int) -> None:
-    if not 0 <= partition < count:
-        text = f"`{topic}` partition {partition}: it has {count}"
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-
-
 @contextmanager
 def _acknowledging(interceptors: Interceptors | None, records: Iterable[ProducerRecord]) -> Iterator[None]:
     """Around what takes records that interceptors gave: they hear of their failure, too."""
@@ -408,13 +352,14 @@ def _acknowledging(interceptors: Interceptors | None, records: Iterable[Producer
 
 
 @contextmanager
-def _watching(hooks: Hooks, record: ProducerRecord, queued: QueuedBatch) -> Iterator[None]:
+def _watching(hooks: Hooks, size_bytes: int, topic: str, *fields: Any) -> Iterator[None]:
     """Around a record's way into the queue."""
+    record = ProducerRecord(topic, *fields)
     hooks.call("before_enqueue", record)
     try:
         yield
     except Exception as error:
         hooks.call("after_enqueue", record, False)
-        hooks.call("dropped", queued, error)
+        hooks.call("dropped", QueuedBatch(record.topic, record.partition or 0, 1, size_bytes), error)
         raise
     hooks.call("after_enqueue", record, True)

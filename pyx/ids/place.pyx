@@ -1,5 +1,4 @@
-"""Where ids belong: Kafka's murmur2 of each, for a whole fetch without the GIL. Its twin is
-`pipeline/clients/partitioner.py`.
+"""Where ids belong: Kafka's murmur2 of each, for a whole fetch without the GIL.
 
 An id must always meet the same worker. That holds as long as all producers put an id into the partition that murmur2 of
 it gives; one that doesn't (librdkafka's default partitioner, old metadata) puts it where nobody knows it.
@@ -7,42 +6,14 @@ it gives; one that doesn't (librdkafka's default partitioner, old metadata) puts
 
 import numpy as np
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef enum:
-    SEED = 0x9747b28c
-    MULTIPLIER = 0x5bd1e995
-    POSITIVE = 0x7fffffff
-
-
-cdef inline uint32_t _murmur2(const uint8_t* p, size_t n) noexcept nogil:
-    cdef uint32_t h = <uint32_t>SEED ^ <uint32_t>n
-    cdef uint32_t k
-    cdef size_t i
-    for i in range(n // 4):
-        memcpy(&k, p + 4 * i, 4)
-        k *= <uint32_t>MULTIPLIER
-        k ^= k >> 24
-        k *= <uint32_t>MULTIPLIER
-        h *= <uint32_t>MULTIPLIER
-        h ^= k
-    p += n - n % 4
-    if n % 4 == 3:
-        h ^= <uint32_t>p[2] << 16
-    if n % 4 >= 2:
-        h ^= <uint32_t>p[1] << 8
-    if n % 4 >= 1:
-        h ^= p[0]
-        h *= <uint32_t>MULTIPLIER
-    h ^= h >> 13
-    h *= <uint32_t>MULTIPLIER
-    return h ^ (h >> 15)
+from penstock.pyx.record.murmur2 cimport murmur2_partition
 
 
 cdef bint _place(
     const uint8_t* data, int64_t size, const int64_t* starts, const uint8_t* null, Py_ssize_t count,
-    uint32_t partitions, int32_t* homes
+    int32_t partitions, int32_t* homes
 ) noexcept nogil:
     """False: the arrays don't fit together."""
     cdef Py_ssize_t i
@@ -50,9 +21,7 @@ cdef bint _place(
         if starts[i] < 0 or starts[i + 1] < starts[i] or starts[i + 1] > size:
             return False
         if not null[i]:
-            homes[i] = <int32_t>(
-                (_murmur2(data + starts[i], <size_t>(starts[i + 1] - starts[i])) & <uint32_t>POSITIVE) % partitions
-            )
+            homes[i] = murmur2_partition(data + starts[i], <size_t>(starts[i + 1] - starts[i]), partitions)
     return True
 
 
@@ -77,7 +46,7 @@ def homes(data, starts, null, int32_t partitions):
             with nogil:
                 fits = _place(
                     <const uint8_t*>data_view.buf, data_view.len, <const int64_t*>starts_view.buf,
-                    <const uint8_t*>null_view.buf, count, <uint32_t>partitions, <int32_t*>home_view.buf,
+                    <const uint8_t*>null_view.buf, count, partitions, <int32_t*>home_view.buf,
                 )
     finally:
         PyBuffer_Release(&home_view)

@@ -5,6 +5,7 @@ batch       batches of magic 2: what they look like, cut, checked, given their o
 messageset  messages of magic 0 and 1, and the wrappers around compressed ones
 codec       gzip, snappy, lz4 and zstd, whole payloads at a time
 crc         CRC32C and CRC32, also of bytes joined, without reading them again
+murmur2     the hash by which a key chooses its partition
 varint      numbers of variable length, read and written
 endian      big-endian numbers, read and written
 frame       requests cut out of what a connection brought and read with every bound checked; answers written

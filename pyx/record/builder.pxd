@@ -34,6 +34,7 @@ cdef class BatchBuilder:
     cdef int64_t base_timestamp
     cdef int64_t max_timestamp
 
+    cpdef bint append(self, bytes key, bytes value, int64_t timestamp_ms, headers=*) except -1
     cpdef clear(self)
 
     # 1 taken, 0 full, BATCH_TOO_LARGE (for any batch), BATCH_NO_MEMORY. Key, value and the already encoded

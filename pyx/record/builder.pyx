@@ -123,7 +123,7 @@ cdef class BatchBuilder:
     def size_in_bytes(self):
         return self.buffer.size()
 
-    def append(self, bytes key, bytes value, int64_t timestamp_ms, headers=()):
+    cpdef bint append(self, bytes key, bytes value, int64_t timestamp_ms, headers=()) except -1:
         """See builder.pyi."""
         cdef RecordView record
         cdef bytes packed = _packed_headers(headers, &record.header_count) if headers else b""
@@ -137,7 +137,7 @@ cdef class BatchBuilder:
         taken = self.take(&record, timestamp_ms, PyBytes_GET_SIZE(packed))
         if taken < 0:
             _raise_taking(taken)
-        return bool(taken)
+        return taken
 
     cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil:
         cdef int64_t base = self.base_timestamp if self.taken else timestamp_ms

@@ -28,7 +28,8 @@ class World:
 
     def add(self, value: bytes, timestamp_ms: int = 1, size: int = 200) -> Delivery:
         delivery = Delivery(timestamp_ms, None, None)
-        self.batches.append(TP, delivery, None, value, (), size, time.monotonic())
+        queue = self.batches.queue
+        queue.append(queue.line(TP), delivery, None, value, (), size, time.monotonic())
         return delivery
 
     def next(self) -> Batch:
