@@ -6,10 +6,13 @@ just been created serves already. The answer that creates it says so below versi
 error for the end; from 7 on it says UNKNOWN_TOPIC_OR_PARTITION as Kafka's does, and the client asks again.
 So it says of a topic that is being deleted. A broker of a cluster that hasn't been told of all partitions says
 LEADER_NOT_AVAILABLE of those that it doesn't know (*clients that forget a topic because a broker has just started*).
+Version 0 names replicas on brokers that live alone, and says REPLICA_NOT_AVAILABLE where some don't, as Kafka's does: clients
+of 0.8 look each one up among the brokers, and fail where it isn't there.
 Operations that a client may do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are:
 there is no authorizer.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import cast
 
@@ -46,7 +49,8 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     response = MetadataResponse(brokers=brokers, cluster_id=context.cluster_id, controller_id=context.controller_id)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
-    tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations)
+    live = tuple(broker.node_id for broker in brokers) if call.api_version == 0 else None
+    tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations, live=live)
     if request.topics is None or (call.api_version == 0 and not request.topics):
         response.topics = [tell(topic) async for topic in call.turns.each(context.topics.all())]
         return response
@@ -61,19 +65,34 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     return response
 
 
-def _encoded(topic: Topic, version: int, operations: bool) -> Entry:
+def _encoded(topic: Topic, version: int, operations: bool, live: Collection[int] | None = None) -> Entry:
     """A topic as this version has it; its bytes are kept, since there may be thousands of partitions."""
-    state = [
-        (one.leader, one.leader_epoch, one.offline, one.is_isolated, one.away, *one.replicas, *one.isr)
-        for one in topic.partitions
-    ]
+    state = (
+        live,
+        [
+            (one.leader, one.leader_epoch, one.offline, one.is_isolated, one.away, *one.replicas, *one.isr)
+            for one in topic.partitions
+        ],
+    )
     known = topic.encoded.get((version, operations))
     if known is None or known[0] != state:
         entry = describe(topic)
+        if live is not None:
+            _leave_out_dead(entry, live)
         if operations:
             entry.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
         known = topic.encoded[version, operations] = (state, MetadataResponse.encode_struct(entry, version))
     return cast(Entry, Encoded(known[1]))
+
+
+def _leave_out_dead(entry: Entry, live: Collection[int]) -> None:
+    """Name no replica whose broker isn't among those of the answer."""
+    for part in entry.partitions:
+        count = len(part.replica_nodes) + len(part.isr_nodes)
+        part.replica_nodes = [broker for broker in part.replica_nodes if broker in live]
+        part.isr_nodes = [broker for broker in part.isr_nodes if broker in live]
+        if not part.error_code and len(part.replica_nodes) + len(part.isr_nodes) < count:
+            part.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
 
 
 class CutOffError(CloseConnection):

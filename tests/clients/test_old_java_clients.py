@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from penstock.pipeline.clients.producer import Producer
 from penstock.pipeline.etl import maven
+from support.cluster_world import cluster
 from support.harness import BrokerProcess, output
+from support.zookeeper import ZooKeeper, connected
 
 pytestmark = pytest.mark.kafka
 
@@ -62,3 +65,31 @@ def test_they_read_what_new_clients_write(shared_broker: BrokerProcess, new_topi
                 producer.send(topic, b"k", value.encode(), headers=[("h", b"v")])
             producer.flush()
     assert sorted(read(version, shared_broker, topic)) == sorted(VALUES)
+
+
+def test_a_group_that_zookeeper_shares_out_reads_on_where_it_stopped(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """The consumer of 0.8 finds brokers, leaders and its group's members in ZooKeeper, and keeps its offsets there."""
+    with cluster(zookeeper, tmp_path, 3) as world:
+        world.create("t", 2)
+        config = tmp_path / "consumer.properties"
+        config.write_text("group.id=g\n")
+
+        def read_on(count: int, *begin: str) -> list[str]:
+            asked = ["--zookeeper", world.servers, "--topic", "t", "--consumer.config", str(config)]
+            out = run("0.8.2.2", "ConsoleConsumer", *asked, "--max-messages", str(count), *begin)
+            return [line for line in out.splitlines() if line.startswith("value ")]
+
+        def fill(values: list[str]) -> None:
+            with Producer(world.bootstrap, acks="all", compression_type="gzip") as producer:
+                for number, value in enumerate(values):
+                    producer.send("t", None, value.encode(), partition=number % 2)
+
+        fill(VALUES)
+        assert sorted(read_on(len(VALUES), "--from-beginning")) == sorted(VALUES)
+        with connected(world.servers) as client:
+            kept = {index: client.get(f"/consumers/g/offsets/t/{index}")[0] for index in "01"}
+        assert kept == dict.fromkeys("01", b"%d" % (len(VALUES) // 2))
+        later = [f"value of later {number}" for number in range(10)]
+        fill(later)
+        world.brokers[world.leader("t")].kill()  # Another one leads then: the consumer finds it.
+        assert sorted(read_on(len(later))) == sorted(later)
