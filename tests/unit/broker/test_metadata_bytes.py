@@ -41,7 +41,7 @@ def test_kept_bytes_follow_the_topic(version: int) -> None:
 
 def test_version_0_names_no_replica_that_is_not_among_the_brokers() -> None:
     """A client of 0.8 fails where it can't look a replica up. Kafka's brokers say that some are left out."""
-    partitions = [PartitionState(0, 1, 0, [1, 2, 3], [1, 2]), PartitionState(1, -1, 0, [2, 3], [2])]
+    partitions = [PartitionState(0, 1, 0, [1, 2, 3], [1, 2]), PartitionState(1, -1, 0, [2, 3], [2], away=[3])]
     topic = Topic("t", b"\x01" * 16, partitions)
 
     def told(live: tuple[int, ...]) -> list[tuple[int, int, list[int], list[int]]]:
