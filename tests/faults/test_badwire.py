@@ -20,6 +20,7 @@ from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, Prod
 from penstock.pyx.wire.requests import create_topic
 from support.harness import BrokerProcess, WireConnection
 from support.hostile_frames import framed, header, hostile, requests, strangers
+from support.patience import LIMIT_S
 
 GROWTH_MAX_BYTES = 32 << 20
 # How long a frame may wait for an answer that it need not have (a group that gathers, a size that was a lie).
@@ -145,13 +146,13 @@ def test_no_frame_stops_the_broker(target: BrokerProcess) -> None:
 def test_idle_and_slow_connections_hold_nobody_up(target: BrokerProcess) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
-        slow = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
+            stack.enter_context(socket.create_connection(("127.0.0.1", target.port), LIMIT_S))
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), LIMIT_S))
         request = struct.pack(">ihhih", 12, 18, 0, 1, 2) + b"ok"
         for byte in request:
             slow.sendall(bytes([byte]))
         assert slow.recv(4096)
-        pipelined = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
+        pipelined = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), LIMIT_S))
         pipelined.sendall(request * 50)
         with WireConnection(target.bootstrap) as wire:
             assert wire.ask(MetadataRequest(topics=None), 12).controller_id == 1
@@ -168,7 +169,7 @@ def huge(version: int, size: int) -> bytes:
 def test_huge_arrays_are_refused_before_they_cost_memory(target: BrokerProcess) -> None:
     before = resident_bytes(target)
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", target.port), 10) as thrown:
+        with socket.create_connection(("127.0.0.1", target.port), LIMIT_S) as thrown:
             thrown.sendall(huge(5, 50 << 20))
             with contextlib.suppress(ConnectionError):
                 assert thrown.recv(4096) == b""

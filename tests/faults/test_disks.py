@@ -443,7 +443,7 @@ def test_a_full_disk_hits_the_store_and_the_coordinators_for_a_while_only(disks:
     group.commit(offsets=[place], asynchronous=False)
     disks.plant(*(f"write {errno.ENOSPC} {folder}" for folder in disks.folders))
     with pytest.raises(KafkaException) as refused:
-        disks.admin.create_topics([NewTopic("later", 1)], operation_timeout=1, request_timeout=5)["later"].result()
+        disks.admin.create_topics([NewTopic("later", 1)], request_timeout=WAIT_S)["later"].result()
     assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaException):
         group.commit(offsets=[TopicPartition(TOPIC, 0, 2)], asynchronous=False)

@@ -31,7 +31,7 @@ def test_sent_again_after_a_failure_and_after_a_restart(tmp_path: Path, broker: 
             else:
                 producer.send(w.topic, key, value, headers=[("id", word)])
 
-        with Producer(broker.bootstrap, record_id=where, delivery_timeout_ms=1000, request_timeout_ms=5000) as producer:
+        with Producer(broker.bootstrap, record_id=where, delivery_timeout_ms=3000, request_timeout_ms=15_000) as producer:
             for partition in range(3):
                 producer.send(w.topic, key, b"warm %d" % partition, partition=partition).result(LIMIT_S)
             broker.signal(signal.SIGSTOP)
