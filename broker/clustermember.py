@@ -38,6 +38,7 @@ class ReplicationFigures(NamedTuple):
     refused_truncations: int = 0
     begun_again: int = 0  # copies, as compaction had removed deletions from the leader's log
     sessions_lost: int = 0
+    hangs: int = 0  # how often it left its cluster as a disk hung
     full_folders: int = 0  # log folders whose partitions others lead, as they are full
 
 

@@ -349,7 +349,7 @@ class Server:
 
     async def _join(self, joining: Joining, context: Context, executor: ThreadPoolExecutor, data_plane: DataPlane) -> None:
         """Register, and take roles from then on. Raises StoreError."""
-        self._cluster = joining.membership(context, self._listeners, self._logs, executor)
+        self._cluster = joining.membership(context, self._listeners, self._logs, executor, data_plane)
         context.cluster = self._cluster.member
         self._cluster.outlived = self.failed.set
         joining.hear(context, lambda: data_plane.set_addresses(context.addresses()))

@@ -19,6 +19,7 @@ roles         which controller a broker obeys
 metadata      what a controller has told a broker by UpdateMetadata, and in which order
 registration  a broker's registration, its epoch, and whether its logs are whole
 fulldisks     which log folders count as full
+hungdisks     whether a broker leaves its cluster since a disk hangs
 lease         for how long a broker may believe that its session lives
 placement     on which brokers new partitions go
 planning      what the controller wants a partition's state to be

@@ -268,10 +268,16 @@ SCHEMA = Schema(
             "do so until they hear that it is over.",
         ),
         Property(
+            "penstock.disk.hang.ms",
+            parse_int(1_000, INT_MAX),
+            6_000,
+            "A broker that waits for a write for so long leaves its cluster, until the disk answers: others lead meanwhile.",
+        ),
+        Property(
             "penstock.disk.settle.ms",
             parse_int(0, INT_MAX),
             10_000,
-            "How long a disk that was full has to have room before this broker leads partitions there again.",
+            "How long a disk that was full, or hung, has to have room, or to answer, before this broker leads there again.",
         ),
         Property("zookeeper.connection.timeout.ms", parse_int(1, INT_MAX), 30_000, "How long a start waits for ZooKeeper."),
         Property("replica.lag.time.max.ms", _POSITIVE, 10_000, "A replica that lags for longer leaves the ISR."),

@@ -149,6 +149,9 @@ LEASE_LEFT = Family(
     "gauge",
     "How long it may answer for acks=0 and 1, and coordinate, without hearing from ZooKeeper; -1: it needs no lease.",
 )
+HANGS = Family(
+    "penstock_disk_hangs", "counter", "How often it left its cluster as a write hung, and others led its partitions."
+)
 FULL_FOLDERS = Family(
     "penstock_reported_full_log_folders",
     "gauge",

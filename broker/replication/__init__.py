@@ -38,6 +38,7 @@ growth           a single node becomes the first broker of a cluster
 trial            `penstock broker --check`: whether a ZooKeeper lets this broker join
 joining          the start of a broker that joins a cluster
 diskreports      log folders that are full: the controller has others lead what this broker led there
+hangwatch        a broker whose disk hangs leaves its cluster, until the disk answers
 member           one broker as a member: its parts, what others ask of it, and what it sends
 membership       its life: a session after the other, and the registration in each
 """

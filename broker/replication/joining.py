@@ -16,6 +16,7 @@ from penstock.broker.logs.logdirs import LogDirs, partition_of
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.replication.brokerid import address_of, await_id, home_of
 from penstock.broker.replication.growth import grow
+from penstock.broker.replication.hangwatch import Doors
 from penstock.broker.replication.homes import strange_folders
 from penstock.broker.replication.member import Member
 from penstock.broker.replication.membership import Membership
@@ -103,9 +104,9 @@ class Joining:
         await topics.marks.forget_failures(lambda failed: any(one.offline and one.id == failed for one in dirs))
 
     def membership(
-        self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor
+        self, context: Context, listeners: Sequence[Listener], logs: LogManager, executor: ThreadPoolExecutor, doors: Doors
     ) -> Membership:
-        """The membership of this broker, which is still to `join`."""
+        """The membership of this broker, which is still to `join`. doors: by which all others reach it."""
         dirs, topics = context.dirs, context.topics
         assert isinstance(topics, ClusterTopics) and context.between_brokers is not None
         is_cut = any(one.partitions and one.may_be_cut and not one.was_clean for one in dirs.online)
@@ -126,6 +127,7 @@ class Joining:
             between_brokers=context.between_brokers,
             clean=not is_cut and not self._lost,
             coordinators=context.coordinators,
+            doors=doors,
             noted=lambda: self._note(topics, dirs),
             prepare=None if self._neighbours is None else self._neighbours.prepare,
             monotonic_ms=context.monotonic_ms,

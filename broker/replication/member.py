@@ -35,6 +35,7 @@ from penstock.broker.replication.diskreports import DiskReports
 from penstock.broker.replication.electedepochs import ElectedEpochs
 from penstock.broker.replication.electioncount import ElectionCount
 from penstock.broker.replication.fetching import Fetching
+from penstock.broker.replication.hangwatch import Doors, HangWatch
 from penstock.broker.replication.leadermoves import REASSIGNMENT_REFUSED
 from penstock.broker.replication.leaseholder import LeaseHolder
 from penstock.broker.replication.peers import Peers, Prepare
@@ -62,10 +63,10 @@ _log = log.get(__name__)
 class Member:
     """One broker's parts in its cluster.
 
-    store: the present session's. between_brokers: the listener on which brokers are served. clean:
-    the log folders have all that they had when the last controller noted this broker. coordinators: they hear of the internal
-    topics' roles. noted: called once roles were taken and all logs are open, to say in the folders that a crash from here on
-    is no power cut. prepare: see `Peers`.
+    store: the present session's. between_brokers: the listener on which brokers are served. clean: the log folders have all
+    that they had when the last controller noted this broker. coordinators: they hear of the internal topics' roles. doors: by
+    which all others reach this broker. noted: called once roles were taken and all logs are open, to say in the folders that a
+    crash from here on is no power cut. prepare: see `Peers`.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Member:
         between_brokers: str,
         clean: bool,
         coordinators: Coordinators,
+        doors: Doors,
         noted: Callable[[], Awaitable[None]],
         prepare: Prepare | None,
         monotonic_ms: Callable[[], int],
@@ -105,6 +107,10 @@ class Member:
             coordinators=coordinators, configs=self._configs_of, stored_id=topics.stored_id,
             controller=lambda: self.topics.controller, alter=self._alter,
             lease_is_over=self.lease.is_over, isolate=topics.isolate, monotonic_ms=monotonic_ms,
+        )  # fmt: skip
+        self.hang_watch = HangWatch(
+            logs, store, doors, lambda: list(self.replicas.roles.replicas.values()),
+            hang_ms=config["penstock.disk.hang.ms"], settle_ms=config["penstock.disk.settle.ms"], monotonic_ms=monotonic_ms,
         )  # fmt: skip
         topics.count_led = partial(requests.count_led, self.peers)
         self.elections = ElectionCount()
@@ -173,6 +179,7 @@ class Member:
             refused_truncations=self.fetching.refused_truncations,
             begun_again=self.fetching.begun_again,
             sessions_lost=self.sessions_lost,
+            hangs=self.hang_watch.left,
             full_folders=len(self.disk_reports.full),
         )
 

@@ -97,6 +97,7 @@ class Membership:
         self.member.fetching.start()
         self.member.fetching.set_broker_epoch(self._registration.epoch)
         self._running.start(self._live(store))
+        self.member.hang_watch.start()
 
     async def _begin(self, newest: str) -> bool:
         """Say in the log folders that this incarnation begins; whether all of them are of the newest one before it."""
@@ -133,6 +134,7 @@ class Membership:
         """Have others lead what this broker leads, then lead and follow nothing any more, and end the session."""
         if not self._abandoned:
             await self._hand_over()
+        await self.member.hang_watch.stop()
         self._topics.departures.stop()
         await self._replicas.isolation.stop()  # A lease that ends by this stop is no news.
         await self._running.stop()
@@ -233,6 +235,7 @@ class Membership:
     async def _next_session(self, store: Store, former: int) -> Store:
         """former: the broker epoch of the session that is over."""
         await store.close()
+        await self.member.hang_watch.until_back()
         while True:
             store = await self._store.begin_again()
             try:

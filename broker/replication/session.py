@@ -175,6 +175,12 @@ class SessionStore(Store):
         """See `Store.changes`."""
         return await self.present.changes()
 
+    def give_up(self) -> None:
+        """See `Store.give_up`. Without a session nothing is to be ended."""
+        store = self._store
+        if store is not None:
+            store.give_up()
+
     async def close(self) -> None:
         """End the session: its ephemeral nodes vanish. May be called again."""
         store, self._store = self._store, None

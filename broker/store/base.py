@@ -232,6 +232,11 @@ class Store(Protocol):
                 return
         raise StoreError(path, "others make nodes below it as quickly as they are deleted")
 
+    def give_up(self) -> None:
+        """End the session as if it had expired: `lost` is set. From any thread, also while the loop stands still; may wait for
+        the store."""
+        ...
+
     async def empty(self, path: str, guard: Sequence[Operation] = ()) -> None:
         """Delete what is below a node, in as many multis as it takes; each begins with `guard`. What others change or take
         meanwhile is left to them."""

@@ -111,6 +111,10 @@ class EmbeddedStore(Store):
         """End the session as a server would that hasn't heard from it: it learns it by `lost` and by the next call."""
         await self.shared.run("/", lambda: self.shared.expire(self._session))
 
+    def give_up(self) -> None:
+        """See `Store.give_up`."""
+        self.shared.hand_over(lambda: self.shared.expire(self._session))
+
     def abandon(self) -> None:
         """Be heard of no more, as one whose process was killed: every call raises SessionLostError and has no effect, `close`
         too, and the session ends by its timeout."""

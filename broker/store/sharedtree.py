@@ -227,6 +227,10 @@ class SharedTree:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, explained)
 
+    def hand_over(self, work: Callable[[], object]) -> None:
+        """Do this on the tree's thread. From any thread; nobody hears how it ends."""
+        self._thread.submit(work)
+
     def displaced(self) -> str:
         """What has become of the open file at its path: "" = it lies there. Reads the disk, from any thread."""
         try:

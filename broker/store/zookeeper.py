@@ -173,6 +173,10 @@ class ZooKeeperStore(Store):
         await self.sync()
         return self._session.newest_zxid
 
+    def give_up(self) -> None:
+        """See `Store.give_up`."""
+        self._session.give_up()
+
     async def close(self) -> None:
         """End the session; its ephemeral nodes vanish with it, at once if a server is there to hear it."""
         await self._session.close()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class Session:
         self.ready = asyncio.Event()
         """The connection is there, synced, and all that its predecessor left is settled."""
         self._closing = False
+        self._stop_lock = threading.Lock()
         self._stopping: asyncio.Future[None] | None = None
         self._connection = 0
         """Counts the connections of this session."""
@@ -139,6 +141,11 @@ class Session:
         self._end("it is closed")
         if self._stopping is not None:
             await self._stopping
+
+    def give_up(self) -> None:
+        """End it from another thread, also while the loop stands still: kazoo then says LOST, as if it had expired."""
+        with self._stop_lock:
+            self._client.stop()
 
     async def _ask(self, call: _Call) -> Any:
         if self.lost.is_set() or self._closing:
@@ -322,5 +329,6 @@ class Session:
 
     def _stop(self) -> None:
         """On a thread of the loop's: kazoo waits for its own."""
-        self._client.stop()
-        self._client.close()
+        with self._stop_lock:
+            self._client.stop()
+            self._client.close()

@@ -10,8 +10,8 @@ from penstock.pyx.errorcodes cimport (
     NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 from penstock.pyx.linux.posix cimport (
-    atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
-    relaxed_add64,
+    atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, monotonic_ns, pthread_mutex_lock,
+    pthread_mutex_unlock, relaxed_add64,
 )
 from penstock.pyx.log.endslots cimport note_end
 from penstock.pyx.log.epochs cimport epochs_assign
@@ -482,6 +482,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
     gathered.alone = count == 1
     gathered.refused = refused[0]
     pthread_mutex_lock(&p.lock)
+    atomic_store64(&p.writing_since_ms, monotonic_ns() // 1_000_000)
     take_config(p)
     gathered.end = p.log.log_end
     for i in range(count):
@@ -504,6 +505,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int
             parts[i].done.waits = p.high_watermark < parts[i].done.needed
     due = due and p.owes_flush
     sole = p.sole
+    atomic_store64(&p.writing_since_ms, 0)
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)     # before a flush, which may take long
     if due and flush_until(p, end, now_ms) != 0:

@@ -31,6 +31,10 @@ class FolderState(NamedTuple):
     ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
     doubted: bool = False  # a network thread came upon an index file that may be wrong: `prove_doubted` has something to do
 
+class LongWrite(NamedTuple):
+    ms: int  # for how long it has been out
+    log_dir: str
+
 class LogTable(LogSetOwner):
     """What `LogManager` stands on: logs are announced, led, stopped and deleted here."""
 
@@ -81,6 +85,10 @@ class LogTable(LogSetOwner):
 
     def folder_states(self) -> dict[str, FolderState]:
         """Of each folder that holds a log."""
+
+    def longest_write(self) -> LongWrite:
+        """The append, or flush that an append waits for, that has been at a disk for longest; (0, "") if none is. May be called
+        from any thread, and waits for no disk."""
 
     def fail_folder(self, path: str, error: int) -> None:
         """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""

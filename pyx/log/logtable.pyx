@@ -16,7 +16,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
 from penstock.pyx.linux.posix cimport (
-    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
+    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close, monotonic_ns,
     pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.amendment import NAME as _AMENDMENT
@@ -47,6 +47,7 @@ from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
 FolderState = namedtuple("FolderState", "failed space rolled ahead doubted", defaults=[False])
+LongWrite = namedtuple("LongWrite", "ms log_dir")
 
 _log = log.get(__name__)
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
@@ -107,6 +108,19 @@ cdef LeaderEntry _new_led(LogTable table, tuple key, bytes topic_id):
 
 cdef object raise_os(int number, object what):
     raise OSError(number, os.strerror(number), str(what))
+
+
+cdef str _log_dir(PartitionLog* p):
+    return str(Path(os.fsdecode(p.log.folder)).parent)
+
+
+cdef inline bint _began(int64_t* since_ms, int64_t* first_ms) noexcept nogil:
+    """Whether something is going on that began before all others; it is the first one then."""
+    cdef int64_t began_ms = atomic_load64(since_ms)
+    if began_ms == 0 or began_ms >= first_ms[0]:
+        return False
+    first_ms[0] = began_ms
+    return True
 
 
 cdef bytes _topic_id(PartitionLog* p):
@@ -402,6 +416,18 @@ cdef class LogTable(LogSetOwner):
                 )
         return states
 
+    def longest_write(self):
+        """The append or flush that has been at a disk for longest; see logtable.pyi."""
+        cdef int64_t now_ms = monotonic_ns() // 1_000_000
+        cdef int64_t first_ms = now_ms
+        cdef LeaderEntry led, found = None
+        with self.lock:
+            every = list(self.led.values())
+        for led in every:
+            if _began(&led.p.writing_since_ms, &first_ms) or _began(&led.p.flushing_since_ms, &first_ms):
+                found = led
+        return LongWrite(0, "") if found is None else LongWrite(now_ms - first_ms, _log_dir(found.p))
+
     def fail_folder(self, str path, int error):
         """Take a folder offline; see logtable.pyi."""
         folder_fail(self.folder(path).shared, error)
@@ -419,7 +445,7 @@ cdef class LogTable(LogSetOwner):
     def folder_of(self, str topic, int partition):
         """The log folder that a partition lies in; see logtable.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)
-        return str(Path(os.fsdecode(led.p.log.folder)).parent)
+        return _log_dir(led.p)
 
     def _raise_led_epoch(self, LeaderEntry led, int leader_epoch):
         cdef PartitionLog* p = led.p

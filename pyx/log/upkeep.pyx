@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.linux.posix cimport (
     EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
-    pthread_mutex_lock, pthread_mutex_unlock, stat,
+    monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
 from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, later_ms, sync_folder
 from penstock.pyx.log.index cimport INDEX_WRONG
@@ -268,6 +268,7 @@ cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogi
     cdef int result = 0
     cdef bint wanted
     pthread_mutex_lock(&p.upkeep)
+    atomic_store64(&p.flushing_since_ms, monotonic_ns() // 1_000_000)
     pthread_mutex_lock(&p.lock)
     wanted = p.log_end_flushed < end and not p.stopped     # a log is flushed when it is stopped
     if is_offline(p):
@@ -275,6 +276,7 @@ cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogi
     pthread_mutex_unlock(&p.lock)
     if wanted and result == 0:
         result = flush_log(p, True, now_ms, True)
+    atomic_store64(&p.flushing_since_ms, 0)
     pthread_mutex_unlock(&p.upkeep)
     return result
 

@@ -4,8 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.linux.descriptors cimport connection_may_come, in_reserve
 from penstock.pyx.linux.posix cimport (
-    AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, calloc, close, errno,
-    inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
+    AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, atomic_load32, calloc,
+    close, errno, inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
     socklen_t, strncmp,
 )
 from penstock.pyx.net.admission cimport PEER_BYTES, admission_enter, admission_leave, admission_wait_ms
@@ -93,7 +93,9 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
             # The last one that is let in for now, unless files of logs can be closed.
             r.descriptors_short = in_reserve(fd)
             _describe_peer(&address, peer)
-            if admission_enter(r.plane.admission, listener, peer):
+            if atomic_load32(&r.plane.is_shut):
+                close(fd)
+            elif admission_enter(r.plane.admission, listener, peer):
                 _hand_over(r, fd, listener, peer)
             else:
                 counters_closed(&r.counters, CLOSED_ADDRESS_LIMIT)

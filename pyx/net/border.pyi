@@ -324,3 +324,11 @@ class DataPlane:
 
     def go_on(self) -> None:
         """Let them run again."""
+
+    def shut(self, shut: bool) -> None:
+        """Close all connections, and new ones at once, until it is called with False. Listeners stay. A network thread that is
+        at a disk does so once it goes on; see `hang_up_held`. From any thread."""
+
+    def hang_up_held(self) -> None:
+        """After `shut`: end the streams of the connections of network threads that haven't closed them, as they are at a disk.
+        From any thread."""

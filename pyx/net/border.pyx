@@ -36,8 +36,8 @@ from penstock.pyx.net.mailbox cimport (
     token_connection, token_name, token_post,
 )
 from penstock.pyx.net.plane cimport (
-    DRAIN_MS, STOP_ABRUPT, STOP_DRAINED, Plane, Stopping, plane_close, plane_has_room, plane_listen, plane_open,
-    plane_pause, plane_stop, plane_take,
+    DRAIN_MS, STOP_ABRUPT, STOP_DRAINED, Plane, Stopping, plane_close, plane_hang_up_held, plane_has_room, plane_listen,
+    plane_open, plane_pause, plane_shut, plane_stop, plane_take,
 )
 from penstock.pyx.net.phases import PHASES as PHASE_NAMES
 from penstock.pyx.net.reactor cimport reactor_loop
@@ -874,6 +874,16 @@ cdef class DataPlane:
         with self._stopping:
             if not self._stopped:
                 gate_open(&self.plane.gate)
+
+    def shut(self, bint shut) -> None:
+        with self._stopping:
+            if self._started and not self._stopped:
+                plane_shut(&self.plane, shut)
+
+    def hang_up_held(self) -> None:
+        with self._stopping:
+            if self._started and not self._stopped:
+                plane_hang_up_held(&self.plane)
 
     cdef _stop(self, Stopping how):
         plane_stop(&self.plane, how)

@@ -205,6 +205,7 @@ cdef struct Reactor:
     int32_t starved                   # atomic: some of its connections wait for memory for input
     int32_t relieve                   # atomic: somebody does, of any reactor: look who holds it
     int32_t stopping                  # atomic; a Stopping
+    int32_t hanging_up                # atomic: it has to close all connections
     # The thread's own from here on.
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
@@ -255,6 +256,7 @@ cdef struct Plane:
     int32_t starved                   # atomic: reactors where somebody waits for more of them
     int64_t slow_ns                   # a request that takes longer, waiting aside, is noted; 0: none is
     int64_t input_patience_ms         # for one that brings too little for the memory that it holds, while that is short
+    int32_t is_shut                   # atomic: new connections are closed at once
     Gate gate                         # of the network threads
     Closures closed
     ControlQueue queue
@@ -266,6 +268,10 @@ cdef struct Plane:
 cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil
 cdef bint plane_listen(Plane* plane, int fd) noexcept nogil       # before start; the plane then owns fd
 cdef void plane_close(Plane* plane) noexcept nogil                # after all threads were joined
+# Closes all connections, and new ones at once, until it is called with False.
+cdef void plane_shut(Plane* plane, bint shut) noexcept nogil
+# Ends the streams of connections whose threads haven't heard of it, since they are at a disk.
+cdef void plane_hang_up_held(Plane* plane) noexcept nogil
 cdef void plane_stop(Plane* plane, Stopping how) noexcept nogil   # asks every thread to return
 cdef void plane_pause(Plane* plane) noexcept nogil                # returns once no thread runs, until `gate_open`
 # Connections that wait for room in the control queue, or for the workers, are looked at again.

@@ -4,8 +4,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from penstock.pyx.linux.gate cimport gate_await, gate_close, gate_free, gate_new, gate_open
 from penstock.pyx.linux.posix cimport (
-    EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, calloc, close, epoll_create1, epoll_ctl,
-    epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
+    EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_load32, atomic_store32, calloc, close, epoll_create1,
+    epoll_ctl, epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
     pthread_mutex_unlock,
 )
 from penstock.pyx.log.partition cimport set_wake_hook
@@ -14,6 +14,7 @@ from penstock.pyx.net.control cimport ControlRequest, queue_clear, queue_open, q
 from penstock.pyx.net.counters cimport Counters
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, mailbox_clear, mailbox_open, mailbox_wake, on_partition_moved
 from penstock.pyx.net.requesttimes cimport times_clear
+from penstock.pyx.net.transport cimport transport_hang_up
 from penstock.pyx.net.waiting cimport waits_new
 from penstock.pyx.request.produce cimport produce_group_new
 
@@ -79,6 +80,7 @@ cdef bint _reactor_prepare(Reactor* r) noexcept nogil:
     r.unstall = 0
     r.starved = 0
     r.relieve = 0
+    r.hanging_up = 0
     r.mailbox.wake = 0
     r.draining = False
     r.accept_ms = 0
@@ -161,6 +163,32 @@ cdef void plane_pause(Plane* plane) noexcept nogil:
     for i in range(plane.reactor_count):
         mailbox_wake(&plane.reactors[i].mailbox)
     gate_await(&plane.gate, plane.reactor_count)
+
+
+cdef void plane_shut(Plane* plane, bint shut) noexcept nogil:
+    cdef int32_t i
+    atomic_store32(&plane.is_shut, shut)
+    for i in range(plane.reactor_count):
+        atomic_store32(&plane.reactors[i].hanging_up, shut)
+        if shut:
+            mailbox_wake(&plane.reactors[i].mailbox)
+
+
+cdef void plane_hang_up_held(Plane* plane) noexcept nogil:
+    """A thread that goes on in this very moment may close a descriptor, which another connection then gets: that one's peer
+    has to connect again, too."""
+    cdef Reactor* r
+    cdef int32_t i
+    cdef uint32_t place
+    for i in range(plane.reactor_count):
+        r = plane.reactors[i]
+        if atomic_load32(&r.hanging_up) == 0:
+            continue
+        pthread_mutex_lock(&r.growing)
+        for place in range(r.places_used):
+            if atomic_load32(<int32_t*>&r.connections[place].state) != CONNECTION_CLOSED:
+                transport_hang_up(&r.connections[place].transport)
+        pthread_mutex_unlock(&r.growing)
 
 
 cdef void plane_close(Plane* plane) noexcept nogil:

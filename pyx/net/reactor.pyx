@@ -396,6 +396,12 @@ cdef void _run_ready(Reactor* r) noexcept nogil:
     _put_before(&costly, &r.costly)
 
 
+cdef void _hang_up(Reactor* r) noexcept nogil:
+    cdef uint32_t i
+    for i in range(r.places_used):
+        connection_close(r, r.connections[i])
+
+
 cdef void _on_wake(Reactor* r) noexcept nogil:
     if atomic_swap32(&r.mailbox.wake, 0) == 0:
         return
@@ -407,6 +413,8 @@ cdef void _on_wake(Reactor* r) noexcept nogil:
     _take_mail(r)
     if r.mailbox.moved.n or r.mailbox.moved.all:      # read without the lock: who adds to it wakes afterwards
         _on_moved(r)
+    if atomic_swap32(&r.hanging_up, 0):
+        _hang_up(r)
     if atomic_swap32(&r.relieve, 0):
         _relieve(r)
     if atomic_swap32(&r.unstall, 0):

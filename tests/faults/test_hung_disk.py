@@ -69,6 +69,7 @@ ask = {
     "offset_for_epoch": lambda: LOGS.offset_for_epoch(log.topic, 0, 0),
     "reconfigure": lambda: LOGS.reconfigure(log.topic, 0, {"segment_bytes": 1000}),
     "compact": lambda: Cleaner(Pace(), 1 << 20).compact(LOGS, log.topic, 0, 0, 1, 0, 1000),
+    "longest_write": LOGS.longest_write,
     "append": lambda: LOGS.append(log.topic, 0, batch(), 0),
 }[sys.argv[2]]
 control.write_text("write hang .log\\n")
@@ -103,12 +104,39 @@ def run(script: str, folder: Path, library: Path, *arguments: str) -> str:
     ("question", "log_end"),
     [
         ("offsets", 2), ("write_checkpoints", 2), ("size_bytes", 2), ("segments", 2), ("producers", 2), ("sequences", 2),
-        ("max_timestamp", 2), ("offset_for_epoch", 2), ("reconfigure", 2), ("compact", 2),
+        ("max_timestamp", 2), ("offset_for_epoch", 2), ("reconfigure", 2), ("compact", 2), ("longest_write", 2),
         ("append", 3),
     ],
 )  # fmt: skip
 def test_nobody_waits_for_a_log_with_the_interpreters_lock(tmp_path: Path, library: Path, question: str, log_end: int) -> None:
     assert run(SCRIPT, tmp_path, library, question).split() == [str(log_end)]
+
+
+# An append hangs, in its write or in the flush that its topic asks for.
+LONG_SCRIPT = """
+import os, sys, threading
+from pathlib import Path
+from support.logs import LOGS, Log, batch
+
+control = Path(os.environ["FAULT_CTL"])
+log = Log(Path(sys.argv[1]), flush_messages=1)
+log.append(batch())
+print(LOGS.longest_write().log_dir)
+control.write_text(f"{sys.argv[2]} hang .log\\n")
+writer = threading.Thread(target=log.append, args=(batch(),))
+writer.start()
+while LOGS.longest_write().ms < 50:
+    threading.Event().wait(0.001)
+print(LOGS.longest_write().log_dir == sys.argv[1])
+control.write_text("")
+writer.join()
+print(LOGS.longest_write().ms)
+"""
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_the_longest_write_is_known(tmp_path: Path, library: Path, call: str) -> None:
+    assert run(LONG_SCRIPT, tmp_path, library, call).split("\n") == ["", "True", "0", ""]
 
 
 # A flush hangs that began inside of a transaction, and the transaction's marker waits for the next one.

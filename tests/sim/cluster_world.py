@@ -30,6 +30,7 @@ from penstock.broker.cluster import (
     controller,
     follower,
     fulldisks,
+    hungdisks,
     leader,
     lease,
     planning,
@@ -62,6 +63,7 @@ QUIET_MS = 16_000  # until the cluster has to be whole: a session, an unanswered
 REST_MS = 1_000  # how often it is looked at then
 SETTLE_MS = 1_200  # a disk has to have room for so long
 FULL = "folder"  # of a broker, whose disk is full or has room
+HANG_MS, LOOK_MS = 2_000, 100  # a disk hangs for so long before its broker leaves; how often that is looked at
 FATES = ("in time", "never", "in time, answer lost", "late")
 
 
@@ -116,6 +118,8 @@ class Broker:
     is_full: bool = False  # its disk
     full_disks: fulldisks.FullDisks = field(default_factory=lambda: fulldisks.FullDisks(SETTLE_MS))
     has_reported: bool = False  # its registration says that its disk is full
+    hangs_since_ms: int | None = None  # its disk
+    hung: hungdisks.HungDisks = field(default_factory=lambda: hungdisks.HungDisks(HANG_MS, SETTLE_MS))
     session: Session | None = None
     member: registration.OwnRegistration = field(default_factory=lambda: registration.OwnRegistration(-1, "", True))
     roles: roles.Roles = field(default_factory=lambda: roles.Roles(-1))
@@ -320,6 +324,7 @@ class ClusterWorld(Clockwork):
         broker.session = broker.controller = broker.term = broker.controller_id = None
         broker.newer_epoch = 0
         broker.full_disks = fulldisks.FullDisks(SETTLE_MS)
+        broker.hung, broker.hangs_since_ms = hungdisks.HungDisks(HANG_MS, SETTLE_MS), None
         for partition, log in broker.logs.items():
             checkpoint = min(broker.checkpoints[partition], log.end)
             broker.roles.replicas[partition] = Replica(number, partition, checkpoint)
@@ -410,6 +415,41 @@ class ClusterWorld(Clockwork):
             for partition in self.partitions:
                 self._fetch_again(self.brokers[number], partition)
 
+    def hang(self, number: int, for_ms: int) -> None:
+        """A broker's disk hangs: its loop and its network threads stand still, and what keeps the session and looks at disks
+        doesn't (`broker/replication/hangwatch.py`)."""
+        broker = self.brokers[number]
+        if not broker.is_up or broker.hangs_since_ms is not None:
+            return
+        broker.hangs_since_ms = self.now_ms
+        broker.paused_until_ms = max(broker.paused_until_ms, self.now_ms + for_ms)
+        self.note("disk of", number, "hangs", for_ms)
+        self.count("disk hung")
+        self._look_at_hang(broker, broker.life, self.now_ms + for_ms)
+
+    def _look_at_hang(self, broker: Broker, life: int, until_ms: int) -> None:
+        if broker.life != life:
+            return
+        session = broker.session
+        if self.now_ms >= until_ms:
+            broker.hangs_since_ms = None
+        elif session is not None and session.alive and not broker.store_is_cut:
+            session.expires_ms = self.now_ms + SESSION_MS  # by its pings, which prove no lease
+        since_ms = broker.hangs_since_ms
+        was_out, write_ms = broker.hung.is_out, 0 if since_ms is None else self.now_ms - since_ms
+        hungdisks.on_look(broker.hung, write_ms, self._can_be_replaced(broker), self.now_ms)
+        if broker.hung.is_out and not was_out:
+            self.note("left for its disk", broker.id)
+            self.count("left for a hung disk")
+            if session is not None and session.alive and not broker.store_is_cut:
+                self.store.expire(session)
+        if since_ms is not None or broker.hung.is_out:
+            self.later(LOOK_MS, lambda: self._look_at_hang(broker, life, until_ms))
+
+    def _can_be_replaced(self, broker: Broker) -> bool:
+        leaders = [one.leader for one in broker.roles.replicas.values() if one.leader is not None]
+        return not leaders or any(len(lead.state.seats) > 1 for lead in leaders)
+
     def pause(self, number: int, for_ms: int) -> None:
         """SIGSTOP: mail piles up, timers come late. A second one makes it no shorter: mail would overtake mail then."""
         broker = self.brokers[number]
@@ -424,7 +464,7 @@ class ClusterWorld(Clockwork):
         life = broker.life
 
         def opened() -> None:
-            if broker.store_is_cut:
+            if broker.store_is_cut or broker.hung.is_out:
                 self.post("store", broker.id, opened, 300)
                 return
             expires_ms = self.now_ms + SESSION_MS + (0 if self.calm else self.random.randint(0, TICK_MS))
@@ -1374,6 +1414,9 @@ class ClusterWorld(Clockwork):
         if self.random.random() < 0.7:
             self.later(self.random.choice((30, 1_000, 6_000)), lambda: self.drain(broker.id))
 
+    def _fault_hang(self, broker: Broker, partition: Partition) -> None:
+        self.hang(broker.id, self.random.choice((300, 1_900, 4_000, 9_000)))
+
     def _fault_pause(self, broker: Broker, partition: Partition) -> None:
         if broker.is_up:
             self.pause(broker.id, self.random.choice((50, 600, 2_000, 5_000)))
@@ -1432,6 +1475,8 @@ class ClusterWorld(Clockwork):
         _fault_log,
         _fault_put_back,
         _fault_full,
+        _fault_full,
+        _fault_hang,
         _fault_pause,
         _fault_pause,
         _fault_expire,

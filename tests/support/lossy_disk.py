@@ -1,4 +1,7 @@
-"""A file system of its own whose power can be cut: what wasn't flushed is gone afterwards, as on a machine that stops."""
+"""A file system of its own whose power can be cut: what wasn't flushed is gone afterwards, as on a machine that stops.
+
+It can be frozen, too: each write waits then.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from support.patience import until
 
 # XFS's ioctl, which ext4 has under the same number; the flag leaves out even the journal that is in memory.
 GOING_DOWN = 0x8004587D
+FREEZE, THAW = 0xC0045877, 0xC0045878
 NO_LOG_FLUSH = (2).to_bytes(4, "little")
 IMAGE_BYTES = 1 << 30
 ANOTHER_START = "00000000-0000-0000-0000-000000000000"
@@ -30,6 +34,7 @@ class LossyDisk:
         self.kind = kind
         self.path = folder / f"{kind}-disk"
         self._image = folder / f"{kind}.img"
+        self._is_frozen = False
 
     @staticmethod
     def why_not(kind: str) -> str:
@@ -75,9 +80,23 @@ class LossyDisk:
 
     def cut(self) -> None:
         """Nothing reaches the disk from here on; processes that use it get EIO."""
+        self._ask(GOING_DOWN, NO_LOG_FLUSH)
+
+    def freeze(self) -> None:
+        """Every write waits, until `thaw`."""
+        self._ask(FREEZE)
+        self._is_frozen = True
+
+    def thaw(self) -> None:
+        """Let writes go on. May be called again."""
+        if self._is_frozen:
+            self._ask(THAW)
+            self._is_frozen = False
+
+    def _ask(self, what: int, value: bytes = bytes(4)) -> None:
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.ioctl(fd, GOING_DOWN, NO_LOG_FLUSH)
+            fcntl.ioctl(fd, what, value)
         finally:
             os.close(fd)
 
@@ -90,6 +109,7 @@ class LossyDisk:
         until(gone, f"{self.path} to be unmounted")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.thaw()
         if os.path.ismount(self.path):
             self.unmount()
         self._image.unlink(missing_ok=True)
