@@ -36,6 +36,7 @@ accumulator       a producer's batches until they are sent, its memory
 dispatcher        a producer's batches to the sender: identity, sequence, failures
 
 consumer          `Consumer`: records out
+arrow             polled columns as record batches of Arrow
 positions         the partitions that are read: position, fetching, pause
 partitionbuffer   what was fetched of one partition and not yet given out
 subscription      the topics of a group's member, when it joins

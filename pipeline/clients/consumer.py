@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock import log
 from penstock.config import ConfigError
@@ -21,6 +21,9 @@ from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBat
 from penstock.pipeline.clients.positions import Gaps, Positions, StepTime
 from penstock.pipeline.clients.subscription import Revoked, Subscription, TopicFilter, Topics
 from penstock.pipeline.clients.truncation import LogTruncatedError, Position
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Consumer", "ConsumerRecord", "CorruptBatchError", "Gaps", "LogTruncatedError", "PolledColumns", "TopicFilter"]
 
@@ -181,6 +184,15 @@ class Consumer(SyncClient[Admin]):
 
         self._poll(timeout_s, take)
         return polled
+
+    def poll_arrow(self, timeout_s: float = 1.0) -> list[pyarrow.RecordBatch]:
+        """All that has come, as Arrow's record batches, one for each partition; [] after the timeout. Needs pyarrow.
+
+        Their columns: topic, partition, offset, timestamp, key, value and headers, a list of names and values as bytes.
+        """
+        from penstock.pipeline.clients.arrow import record_batch  # first: without pyarrow no record may be taken
+
+        return [record_batch(polled) for polled in self.poll_columns(timeout_s)]
 
     def poll_one(self, timeout_s: float = 1.0) -> ConsumerRecord | None:
         """The next record; None after the timeout. The position is after it, so a commit counts it and no later one."""

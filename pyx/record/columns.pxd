@@ -27,6 +27,9 @@ cdef class Store:
     # A numpy array over `count` items at `data`, which is memory of this store.
     cdef object array(self, void* data, size_t count, object dtype)
 
+    # The values as a Column.
+    cdef object values(self)
+
     # One more record. False: no memory.
     cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp, int32_t batch) noexcept nogil
 

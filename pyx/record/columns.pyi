@@ -16,6 +16,13 @@ class Column(NamedTuple):
     starts: NDArray[np.int64]
     null: NDArray[np.bool_]
 
+class HeaderColumns(NamedTuple):
+    """Headers of records: those of record i are `names` and `values` from `starts[i]` to `starts[i + 1]`."""
+
+    starts: NDArray[np.int64]
+    names: Column
+    values: Column
+
 class Columns:
     """n records in the order of their batches; `batch_index` says which of the given batches each came in.
 
@@ -44,6 +51,9 @@ class Columns:
 
     def headers(self, i: int) -> tuple[tuple[str, bytes | None], ...]:
         """Give the headers of record i, in their order. Raises IndexError."""
+
+    def header_columns(self) -> HeaderColumns:
+        """Give all headers of all records."""
 
     def header_column(self, name: str) -> Column:
         """Give the last header called `name` of each record; null where a record has none (or a null one)."""

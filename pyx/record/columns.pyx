@@ -24,6 +24,7 @@ from penstock.pyx.record.messageset cimport (
 from penstock.pyx.record.rawbatch cimport RawBatch, raise_fault
 
 Column = namedtuple("Column", ["data", "starts", "null"])
+HeaderColumns = namedtuple("HeaderColumns", ["starts", "names", "values"])
 
 cdef extern from *:
     """
@@ -144,6 +145,12 @@ cdef class Store:
         record.header_count = 0
         return self.add(&record, inner_offset(inner, message), inner_timestamp(wrapper, message), batch)
 
+    cdef object values(self):
+        return Column(
+            self.array(self.value_data.data(), self.value_data.size(), _UINT8),
+            self.array(self.value_starts.data(), self.value_starts.size(), _INT64),
+            self.array(self.value_null.data(), self.value_null.size(), _BOOL))
+
     cdef object array(self, void* data, size_t count, object dtype):
         # numpy keeps the Piece, the Piece keeps the Store.
         cdef Piece piece
@@ -258,10 +265,41 @@ cdef class Columns:
             good = _header_values(self.store, key, length, out)
         if not good:
             raise MemoryError()
-        return Column(
-            out.array(out.value_data.data(), out.value_data.size(), _UINT8),
-            out.array(out.value_starts.data(), out.value_starts.size(), _INT64),
-            out.array(out.value_null.data(), out.value_null.size(), _BOOL))
+        return out.values()
+
+    def header_columns(self):
+        """See columns.pyi."""
+        cdef Store out = Store(0)
+        cdef bint good
+        with nogil:
+            good = _all_headers(self.store, out)
+        if not good:
+            raise MemoryError()
+        names = Column(
+            out.array(out.key_data.data(), out.key_data.size(), _UINT8),
+            out.array(out.key_starts.data(), out.key_starts.size(), _INT64),
+            out.array(out.key_null.data(), out.key_null.size(), _BOOL))
+        starts = out.array(out.header_starts.data(), out.header_starts.size(), _INT64)
+        return HeaderColumns(starts, names, out.values())
+
+
+cdef bint _all_headers(Store store, Store out) noexcept nogil:
+    # A header's name becomes a key of `out`, its value a value. The headers were walked when they were stored.
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef HeaderView header
+    cdef size_t i
+    for i in range(store.offsets.size()):
+        p = store.header_data.data() + store.header_starts[i]
+        end = store.header_data.data() + store.header_starts[i + 1]
+        while p < end:
+            p = record_header(p, end, &header)
+            if not (_put(out.key_data, out.key_starts, out.key_null, header.key, header.key_length)
+                    and _put(out.value_data, out.value_starts, out.value_null, header.value, header.value_length)):
+                return False
+        if not push(out.header_starts, <int64_t>out.key_null.size()):
+            return False
+    return True
 
 
 cdef object _field(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, Py_ssize_t i):

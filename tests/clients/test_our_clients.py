@@ -145,6 +145,24 @@ def test_bulk_by_lists_and_by_columns(bootstrap: str, make_topic: Callable[..., 
         assert (np.diff(offsets) == 1).all()
 
 
+def test_arrow_has_what_columns_have(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2)
+    values = [b"%d" % i for i in range(300)]
+    with Producer(bootstrap) as producer, Consumer(bootstrap, **EARLY) as consumer:
+        producer.send_many(topic, values, values, headers=[[("h", value)] for value in values]).result(LIMIT_S)
+        consumer.assign([(topic, 0), (topic, 1)])
+        got: list[dict[str, Any]] = []
+        while len(got) < 300:
+            for batch in consumer.poll_arrow(5.0):
+                got += batch.to_pylist()
+        assert consumer.poll_arrow(0.0) == []
+        assert sum(consumer.positions().values()) == 300
+    assert sorted(row["value"] for row in got) == sorted(values)
+    for row in got:
+        assert (row["topic"], row["partition"], row["key"]) == (topic, partition_for(row["key"], 2), row["value"])
+        assert row["headers"] == [{"name": b"h", "value": row["value"]}]
+
+
 def test_columns_carry_headers(bootstrap: str, make_topic: Callable[..., str]) -> None:
     first, second = make_topic(1), make_topic(2)
     headers = [() if i % 3 == 0 else (("a", b"%d" % i), ("b", None), ("ü", b"")) for i in range(300)]

@@ -70,6 +70,7 @@ def test_arrays_outlive_their_columns() -> None:
 
 def test_nothing_in() -> None:
     columns = decode([])
+    assert columns.header_columns().starts.tolist() == [0]
     assert len(columns) == 0
     assert list(columns.key_starts) == [0]
     assert len(decode([RawBatch(marker(True, 1, 0, 0, 0))])) == 0
