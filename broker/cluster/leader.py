@@ -289,6 +289,11 @@ def on_time(leader: Leader, log_end: int, high_watermark: int, lag_ms: int, now_
     return None if is_late else propose(leader, log_end, high_watermark, lag_ms, now_ms)
 
 
+def is_whole(leader: Leader) -> bool:
+    """Whether all replicas are in sync and nothing is proposed: only a member that lags can be a reason to propose."""
+    return leader.proposal is None and len(leader.state.isr) == len(leader.role.replicas)
+
+
 def repeat(leader: Leader, now_ms: int) -> AlterPartition:
     """Send the proposal again; or, if a repetition was refused, the known ISR, which ends all copies."""
     proposal = leader.proposal

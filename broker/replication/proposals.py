@@ -102,6 +102,20 @@ class Proposals:
                 held.update(withdrawn)
         self._send([ask for ask in asks if ask.partition not in held])
 
+    async def scan(self) -> None:
+        """Look at all that this broker leads, but for what is whole: of that the data plane says where a member lags. To look
+        at one in Python takes some 20 us."""
+        now_ms = self._now_ms()
+        unsettled = set(self._logs.unsettled(self._config["replica.lag.time.max.ms"], now_ms))
+        due = []
+        for partition in self._roles.led:
+            leader = self._roles.replicas[partition].leader
+            if leader is not None and leading.is_whole(leader) and partition not in unsettled:
+                leader.scanned_ms = now_ms
+            else:
+                due.append(partition)
+        await self.propose(due, is_scan=True)
+
     def count_members(self, before: LeaderAndIsr | None, replica: Replica) -> None:
         """The ISR may be another one than in the state before, of which this broker led the same epoch."""
         if before is None or replica.leader is None:
@@ -121,7 +135,7 @@ class Proposals:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                await self.propose(self._roles.led, is_scan=True)
+                await self.scan()
                 self._say_below_min_isr(asyncio.get_running_loop().time())
             except Exception:  # noqa: BLE001 - without this look no ISR would shrink any more
                 _log.exception("a look at what this broker leads has failed")

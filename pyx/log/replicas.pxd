@@ -32,6 +32,9 @@ cdef bint follow_log(Partition* partition, const RoleTerms* terms) noexcept nogi
 # The lease is over: while a member of MAX hasn't fetched for silence_ms clients are refused, as for a leader that is
 # cut off; INT64_MAX: the lease holds, so they aren't. Whether they are.
 cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) noexcept nogil
+# Whether the control plane has to look at it: a member of the ISR hasn't been caught up for lag_ms, or this broker
+# neither leads nor follows.
+cdef bint is_unsettled(Partition* partition, int64_t now_ms, int64_t lag_ms) noexcept nogil
 # This broker's registration is over. Whether it led.
 cdef bint fence_log(Partition* partition) noexcept nogil
 

@@ -195,6 +195,19 @@ cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) 
     return isolated
 
 
+cdef bint is_unsettled(Partition* partition, int64_t now_ms, int64_t lag_ms) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef bint unsettled
+    cdef size_t i
+    pthread_mutex_lock(&p.lock)
+    unsettled = p.role != ROLE_LEADER and p.role != ROLE_FOLLOWER
+    for i in range(p.marks.size() if p.role == ROLE_LEADER else 0):
+        if p.marks[i].in_isr and now_ms - p.marks[i].caught_up_ms > lag_ms:
+            unsettled = True
+    pthread_mutex_unlock(&p.lock)
+    return unsettled
+
+
 cdef bint fence_log(Partition* partition) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef uint64_t wake = 0

@@ -110,6 +110,10 @@ class ReplicaTable(LogTable):
         """The lease is over: refuse all clients of partitions of which a member of MAX hasn't fetched for so long, until the
         next call or another role. None: the lease holds, refuse none. Answers the partitions; waits for their locks."""
 
+    def unsettled(self, lag_ms: int, now_ms: int) -> list[tuple[str, int]]:
+        """Led partitions of which a member of the ISR hasn't been caught up for so long, and those that are neither led nor
+        followed here. Thousands cost a millisecond, as the ones at rest make no Python object; waits for their locks."""
+
     def fence(self, topic: str, partition: int) -> None:
         """This broker's registration is over: what it led is led by nobody until the controller speaks."""
 

@@ -16,7 +16,9 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.partitionlog cimport PartitionLog, last_batch_epoch, log_of, mail_take
 from penstock.pyx.log.removals cimport note_removed
-from penstock.pyx.log.replicas cimport RoleTerms, fence_log, follow_log, isolate_log, lead_log, replica_fetched
+from penstock.pyx.log.replicas cimport (
+    RoleTerms, fence_log, follow_log, is_unsettled, isolate_log, lead_log, replica_fetched,
+)
 from penstock.pyx.log.role cimport (
     NO_BROKER, NO_EPOCH, ROLE_FENCED, ROLE_FOLLOWER, ROLE_LEADER, ROLE_OFFLINE, Mark, ReplicaFetch,
 )
@@ -170,6 +172,22 @@ cdef class ReplicaTable(LogTable):
             if isolated:
                 found.append(led.key)
         return found
+
+    def unsettled(self, int64_t lag_ms, int64_t now_ms):
+        """Partitions at which their leader has to look; see replicatable.pyi."""
+        cdef LeaderEntry led
+        cdef vector[Partition*] held
+        cdef vector[size_t] found
+        cdef size_t i
+        with self.lock:
+            every = list(self.led.values())
+        for led in every:
+            held.push_back(led.partition)
+        with nogil:
+            for i in range(held.size()):
+                if is_unsettled(held[i], now_ms, lag_ms):
+                    found.push_back(i)
+        return [(<LeaderEntry>every[found[i]]).key for i in range(found.size())]
 
     def fence(self, str topic, int partition):
         """Lead a partition no longer; see replicatable.pyi."""

@@ -292,6 +292,13 @@ class Life:
             one: (mark.broker_epoch, mark.end, mark.caught_up_ms, mark.fetched_ms, mark.end_at_fetch, mark.removed_below)
             for one, mark in marks.items()
         }
+        lags = machine.leader is not None and any(
+            leader.is_lagging(machine.leader, one, LAG_MS, self.now_ms) for one in machine.leader.state.isr if one != US
+        )
+        is_unsettled = (self.topic, 0) in LOGS.unsettled(LAG_MS, self.now_ms)
+        assert is_unsettled == (lags or now.role in ("fenced", "offline"))
+        if lags:
+            self.seen.add("a member lags")
         assert set(LOGS.take_entrants()) == self.entrants
         self.entrants.clear()
         self.look()
@@ -332,5 +339,5 @@ def test_a_log_does_what_the_machines_of_a_replica_say(root: Path) -> None:
         "role True", "role False", "leader", "follower", "fenced", "high watermark waits", "all is committed",
         "fetch 0 False", "fetch 0 True", "fetch 6 False", "fetch 74 False", "fetch 75 False", "fetch 77 False",
         "ack None", "ack 0", "ack 6", "ack 7", "ack 20", "proposal", "answered 0", "answered 107", "removed False False",
-        "removed True False", "removed True True", "retry False", "retry True",
+        "removed True False", "removed True True", "retry False", "retry True", "a member lags",
     }  # fmt: skip

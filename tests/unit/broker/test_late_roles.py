@@ -98,6 +98,7 @@ def replicas(
     lag_ms: int = 10_000,
     stored_id: Callable[[str], Awaitable[bytes | None]] = later,
     controller: Callable[[], int] = lambda: 2,
+    monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
 ) -> Iterator[tuple[Replicas, LogManager]]:
     """The replicas of a broker with one log folder, and their logs."""
     dirs, logs = LogDirs.open([path], 1), LogManager()
@@ -106,8 +107,7 @@ def replicas(
         held = Replicas(
             1, BrokerConfig(SCHEMA.parse({"replica.lag.time.max.ms": str(lag_ms)}), ()), dirs, logs, executor, NoFetchers(),
             coordinators=SimpleNamespace(), configs=configs, stored_id=stored_id, controller=controller, alter=alter,
-            lease_is_over=lambda: False, isolate=lambda partitions: None,
-            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+            lease_is_over=lambda: False, isolate=lambda partitions: None, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         try:
             yield held, logs
