@@ -32,7 +32,7 @@ from penstock.pipeline.clients.partitionlists import with_metadata
 from penstock.pipeline.clients.producerrecord import Headers, ProducerRecord, QueuedBatch, RecordMetadata
 from penstock.pipeline.clients.queuehandler import Hooks, QueueHandler
 from penstock.pipeline.clients.recordid import RecordId
-from penstock.pipeline.clients.transaction import TransactionalSender
+from penstock.pipeline.clients.transaction import TransactionalSender, TransactionState
 from penstock.pyx.producer.enqueuer import RECORD_OVERHEAD_BYTES, Enqueuer, TopicPartitions
 
 __all__ = ["BulkDelivery", "Delivery", "Producer", "RecordMetadata"]
@@ -267,15 +267,22 @@ class Producer(SyncClient[Client]):
         self._accumulator.flush(timeout_s)
 
     def close(self, timeout_s: float | None = CLOSE_TIMEOUT_S) -> None:
-        """Flush for at most so long, then stop. What is not stored by then fails. Closing twice is nothing."""
+        """Flush, or abort the transaction that is open, for at most so long, then stop. What is not stored by then fails.
+        Closing twice is nothing."""
         if self._accumulator.queue.closed:
             return
         if timeout_s is not None:
             self._close_by = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
         try:
             self._send_last()
+            left_s = None if timeout_s is None else self._limit_s(timeout_s)
             if self._transaction is None:
-                self.flush(None if timeout_s is None else self._limit_s(timeout_s))
+                self.flush(left_s)
+            elif self._transaction.state in (TransactionState.OPEN, TransactionState.MUST_ABORT):
+                # Readers of committed records would wait for it until it times out.
+                self._background.call(self._abort(self._transaction), left_s)
+        except KafkaError as error:
+            self._log.warning("closed with an open transaction: %s", error)
         except TimeoutError:
             self._log.warning("closed with %d batches not delivered", self._accumulator.undelivered)
         finally:
@@ -320,15 +327,12 @@ class Producer(SyncClient[Client]):
         self._background.call(transaction.commit())
 
     def abort(self) -> None:
-        """Give the transaction up; its records that were not sent fail."""
-        transaction = self._transactional()
-        error = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
+        """Give the transaction up; its records that were not sent fail. Raises Fenced or KafkaError."""
+        self._background.call(self._abort(self._transactional()))
 
-        async def work() -> None:
-            self._dispatcher.discard(error)
-            await transaction.abort()
-
-        self._background.call(work())
+    async def _abort(self, transaction: TransactionalSender) -> None:
+        self._dispatcher.discard(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
+        await transaction.abort()
 
     def _transactional(self) -> TransactionalSender:
         if self._transaction is None:

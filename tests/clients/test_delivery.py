@@ -35,16 +35,19 @@ def program(title: str) -> str:
 class World:
     """Records, the program that reads them, and its restarts."""
 
+    SMALL_TURNS = r'("auto.offset.reset": "\w+")', r'\1, "max.poll.records": 7'
+
     def __init__(self, broker: BrokerProcess, folder: Path, title: str, new_topic: Callable[[str], str]) -> None:
         self.broker = broker
         self.folder = folder
         self.orders, self.totals = new_topic("orders"), new_topic("totals")
         asking.create(broker, self.orders, self.totals, partitions=2)
-        # The broker's address, topics of the test's own, and polls that are small enough to be killed in.
+        # The broker's address, names of the test's own, and turns that are small enough to be killed in.
         code = program(title).replace("localhost:9092", broker.bootstrap)
         code = code.replace('"orders"', repr(self.orders)).replace('"totals"', repr(self.totals))
-        code, polls = re.subn(r'("auto.offset.reset": "\w+")', r'\1, "max.poll.records": 7', code)
-        assert polls == 1, "its polls are not small"
+        code = code.replace("collector-1", f"collector-{self.orders}")
+        code, turns = re.subn(*self.SMALL_TURNS, code)
+        assert turns == 1, "its turns are not small"
         self._code = code.replace("isolation_level=None)", "isolation_level=None, timeout=60)")
         self.output = folder / "output"
         self._results = Consumer(broker.bootstrap, **{"auto.offset.reset": "earliest", "isolation.level": "read_committed"})
@@ -91,6 +94,23 @@ class World:
         return self._values
 
 
+class FileWorld(World):
+    """Its records are lines of a file, whose last line isn't written to its end yet; its results are in the topic `orders`."""
+
+    SMALL_TURNS = "1 << 20", "20"
+
+    def __init__(self, broker: BrokerProcess, folder: Path, title: str, new_topic: Callable[[str], str]) -> None:
+        super().__init__(broker, folder, title, new_topic)
+        self._file = folder / "orders.log"
+        self._file.write_bytes(b"k ")
+        self._results.assign([(self.orders, 0), (self.orders, 1)])
+
+    def fill(self, first: int, count: int) -> None:
+        with self._file.open("ab") as file:
+            for i in range(first, first + count):
+                file.write(b"%d\nk " % i)
+
+
 def kill_again_and_again(world: World, results: Callable[[], list[str]], *, last: bool = True) -> Counter[str]:
     """Records, a kill while they are worked on, more records; gives how often each was worked on. last: wait for all."""
     each = COUNT // (KILLS + 1)
@@ -105,37 +125,40 @@ def kill_again_and_again(world: World, results: Callable[[], list[str]], *, last
 
 
 @pytest.fixture
-def make_world(
-    shared_broker: BrokerProcess, tmp_path: Path, new_topic: Callable[[str], str]
-) -> Iterator[Callable[[str], World]]:
+def make_world(shared_broker: BrokerProcess, tmp_path: Path, new_topic: Callable[[str], str]) -> Iterator[Callable[..., World]]:
     """A function that makes the world of a program."""
     with ExitStack() as stack:
 
-        def make(title: str) -> World:
-            world = World(shared_broker, tmp_path, title, new_topic)
+        def make(title: str, kind: type[World] = World) -> World:
+            world = kind(shared_broker, tmp_path, title, new_topic)
             stack.callback(world.close)
             return world
 
         yield make
 
 
-def test_at_most_once(make_world: Callable[[str], World]) -> None:
+def test_at_most_once(make_world: Callable[..., World]) -> None:
     world = make_world("At most once")
     counts = kill_again_and_again(world, world.printed, last=False)
     assert max(counts.values()) == 1
 
 
-def test_at_least_once(make_world: Callable[[str], World]) -> None:
+def test_at_least_once(make_world: Callable[..., World]) -> None:
     world = make_world("At least once")
     counts = kill_again_and_again(world, world.printed)
     assert set(counts) == {str(n) for n in range(COUNT)}
 
 
-def test_exactly_once_into_a_topic(make_world: Callable[[str], World]) -> None:
+def test_exactly_once_into_a_topic(make_world: Callable[..., World]) -> None:
     world = make_world("Exactly once, into a topic")
     assert kill_again_and_again(world, world.produced) == Counter(str(n) for n in range(COUNT))
 
 
-def test_exactly_once_into_a_database(make_world: Callable[[str], World]) -> None:
+def test_exactly_once_out_of_a_file(make_world: Callable[..., World]) -> None:
+    world = make_world("Exactly once, out of a file", FileWorld)
+    assert kill_again_and_again(world, world.produced) == Counter(str(n) for n in range(COUNT))
+
+
+def test_exactly_once_into_a_database(make_world: Callable[..., World]) -> None:
     world = make_world("Exactly once, into a database")
     assert kill_again_and_again(world, world.stored) == Counter(str(n) for n in range(COUNT))

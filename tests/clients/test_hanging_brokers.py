@@ -189,3 +189,17 @@ def test_a_producers_flush_and_close_end_with_their_timeouts(broker: BrokerProce
         assert isinstance(ended(lambda: delivery.result(JOIN_S)), KafkaError)
     finally:
         broker.signal(signal.SIGCONT)
+
+
+def test_a_close_that_has_to_abort_a_transaction_ends_with_its_timeout(
+    broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    producer = Producer(broker.bootstrap, **PATIENT, transactional_id="t", delivery_timeout_ms=FOR_EVER)
+    try:
+        producer.begin()
+        producer.send(new_topic("hangs"), b"k", b"v").result(JOIN_S)
+        broker.signal(signal.SIGSTOP)
+        assert ended(lambda: producer.close(0.3)) is None
+    finally:
+        broker.signal(signal.SIGCONT)
+        producer.close()

@@ -265,6 +265,25 @@ def test_transactions_of_the_producer(bootstrap: str, make_topic: Callable[..., 
         assert len(take(consumer, 12)) == 12
 
 
+def test_a_block_that_ends_in_a_transaction_aborts_it(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    """Readers would wait for it until it times out, here for longer than a test lasts."""
+    topic = make_topic()
+    with (
+        suppress(KeyboardInterrupt),
+        Producer(bootstrap, transactional_id=f"block-{topic}", transaction_timeout_ms=900_000) as producer,
+    ):
+        producer.begin()
+        aborted = producer.send(topic, b"k", b"aborted")
+        producer.flush()
+        raise KeyboardInterrupt
+    assert aborted.result().offset == 0
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"k", b"after")
+    with Consumer(bootstrap, **EARLY, isolation_level="read_committed") as consumer:
+        consumer.assign([(topic, 0)])
+        assert [record.value for record in take(consumer, 1)] == [b"after"]
+
+
 def test_raw_batches_exactly_once_and_fenced(bootstrap: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(2)
     tps = [(topic, 0), (topic, 1)]
