@@ -14,16 +14,22 @@ from support.cluster_events import (
     cut_power_of_all,
     depose,
     expel,
+    fill_disk,
+    freeze_disk,
     kill_all,
     kill_keeper,
     kill_one_while_another_is_paused,
     restart_in_turn,
+    set_clock,
 )
 from support.cluster_run import machines, play
 from support.zookeeper import ensemble
 
-EVENTS = (kill_one_while_another_is_paused, cut_off, expel, kill_keeper, cut_off_from_controller, restart_in_turn, kill_all)
-POWER_CUTS = (cut_power, cut_power_of_all, depose)
+EVENTS = (
+    kill_one_while_another_is_paused, cut_off, expel, kill_keeper, cut_off_from_controller, restart_in_turn, set_clock,
+    kill_all,
+)  # fmt: skip
+POWER_CUTS = (freeze_disk, cut_power, fill_disk, cut_power_of_all, depose)
 
 
 @pytest.mark.kafka

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from penstock.broker.store.base import paths
 from support.cluster_soak import ClusterSoak
 from support.patience import until
+from support.small_disk import SmallDisk
 
 PAUSE_S = CUT_S = (0.2, 8.0)
 Event = Callable[[ClusterSoak], None]
@@ -224,6 +225,54 @@ def cut_power_of_all(soak: ClusterSoak) -> None:
     soak.regain_power(*numbers)
 
 
+# Disks and clocks
+
+
+def fill_disk(soak: ClusterSoak) -> None:
+    """The disk of a broker is full."""
+    number = soak.someone()
+    disk = SmallDisk(soak.disks[number].path)
+    try:
+        for _ in range(2):
+            disk.fill()
+            soak.until_served("fill_disk")
+            time.sleep(soak.dice.uniform(0, 4))
+    finally:
+        disk.drain()
+
+
+def freeze_disk(soak: ClusterSoak) -> None:
+    """The file system of a broker is frozen, until others serve in its place."""
+    disk = soak.disks[soak.someone()]
+    disk.freeze()
+    try:
+        soak.until_served("freeze_disk")
+        time.sleep(soak.dice.uniform(0, 4))
+    finally:
+        disk.thaw()
+
+
+def freeze_disk_shortly(soak: ClusterSoak) -> None:
+    """The file system of a broker is frozen for less or for a little more than the broker bears."""
+    disk = soak.disks[soak.someone()]
+    disk.freeze()
+    try:
+        time.sleep(soak.dice.uniform(0.1, 4))
+    finally:
+        disk.thaw()
+
+
+def set_clock(soak: ClusterSoak) -> None:
+    """A broker's clock jumps, ahead or back, and is set right again."""
+    clock = soak.clocks[soak.someone()]
+    clock.set_ahead(soak.dice.choice([-86_400, -600, -5, 5, 600, 3 * 86_400]))
+    try:
+        soak.until_served("set_clock")
+        time.sleep(soak.dice.uniform(0, 6))
+    finally:
+        clock.set_ahead(0)
+
+
 def in_any_order(soak: ClusterSoak) -> list[int]:
     """The brokers."""
     return soak.dice.sample(sorted(soak.world.brokers), len(soak.world.brokers))
@@ -242,8 +291,9 @@ def others(soak: ClusterSoak, number: int) -> list[str]:
 EVENTS: tuple[Event, ...] = (
     kill, kill, kill_quickly, kill_all, kill_one_while_another_is_paused, pause, pause, restart, restart_in_turn, expel, depose,
     kill_keeper, kill_keepers, cut_off, cut_off_from_keepers, cut_off_from_brokers, cut_off_from_controller,
-    cut_all_off_from_keepers, kill_one_while_another_is_cut_off,
+    cut_all_off_from_keepers, kill_one_while_another_is_cut_off, set_clock,
 )  # fmt: skip
 POWER_CUTS: tuple[Event, ...] = (
     cut_power, cut_power, cut_power, cut_power_again, cut_power_while_another_is_away, cut_power_of_two, cut_power_of_all,
 )  # fmt: skip
+DISKS: tuple[Event, ...] = (fill_disk, freeze_disk, freeze_disk_shortly)

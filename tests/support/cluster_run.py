@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from support import zookeeper
-from support.cluster_events import EVENTS, POWER_CUTS, Event
+from support.cluster_events import DISKS, EVENTS, POWER_CUTS, Event
 from support.cluster_soak import DISK, FACTOR, ClusterSoak
 from support.cuttingproxy import Net
 from support.lossy_disk import LossyDisk
@@ -32,7 +32,7 @@ def play(
     net = Net()
     soak = ClusterSoak(folder, servers, seed, disks, net)
     end = time.monotonic() + seconds
-    any_event = (*EVENTS, *POWER_CUTS) if disks else EVENTS
+    any_event = (*EVENTS, *POWER_CUTS, *DISKS) if disks else EVENTS
     planned = iter(events)
     try:
         soak.begin()
@@ -62,7 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=None, help="a random one unless given")
-    names = {event.__name__: event for event in (*EVENTS, *POWER_CUTS)}
+    names = {event.__name__: event for event in (*EVENTS, *POWER_CUTS, *DISKS)}
     parser.add_argument("--events", nargs="+", choices=sorted(names), default=[], help="these first")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
@@ -77,6 +77,8 @@ def main() -> int:
     for what, count in sorted(soak.outcomes.items()):
         print(f"{f'records: {what}':55} {count}")
     print(f"{'longest time without an acknowledgement, s':55} {', '.join(f'{one:.1f}' for one in soak.gaps.values())}")
+    for what, longest in sorted(soak.unserved.items()):
+        print(f"{f'longest time until clients were served during {what}, s':55} {longest:.1f}")
     print("nothing is wrong" if not soak.anomalies else f"{len(soak.anomalies)} things are wrong; the logs are in {folder}")
     if not soak.anomalies:
         shutil.rmtree(folder)

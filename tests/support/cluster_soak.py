@@ -29,6 +29,7 @@ from penstock.broker.store.base import paths
 from penstock.pyx.wire.connection import WireConnection
 from penstock.pyx.wire.messages import OffsetForLeaderEpochRequest
 from support import losses, zookeeper
+from support.clock import Clock
 from support.cluster_world import ClusterProcesses
 from support.cuttingproxy import Net
 from support.history import Anomaly, History, Outcome, check
@@ -38,6 +39,7 @@ from support.patience import until
 
 PARTITIONS, FACTOR, MIN_ISR = 4, 3, 2
 ERA_EVENTS = 20
+QUICK = {"penstock.disk.hang.ms": 2000, "penstock.disk.settle.ms": 2000}
 BODIES = (Load.idempotent, Load.idempotent, Load.transactional, Load.member, Load.watcher)
 DISK = "ext4"
 # Of which logs, and of how many of them, the kernel writes something before a power cut.
@@ -60,10 +62,15 @@ class ClusterSoak:
         self.outcomes: collections.Counter[str] = collections.Counter()
         """What became of the records of all eras."""
         self.gaps: dict[int, float] = {}
+        self.unserved: dict[str, float] = {}
+        """By event, the longest time in seconds until all partitions were served while it lasted."""
         self.anomalies: list[Anomaly] = []
         self.world = ClusterProcesses(
-            *servers, folder=folder, properties={"min.insync.replicas": MIN_ISR}, net=net, count=FACTOR
+            *servers, folder=folder, properties={"min.insync.replicas": MIN_ISR, **QUICK}, net=net, count=FACTOR
         )
+        self.clocks = {number: Clock(_made(folder / f"clock-{number}")) for number in self.world.brokers}
+        for number, clock in self.clocks.items():
+            self.world.brokers[number].environment = clock.environment
         for number, disk in disks.items():
             self.world.brokers[number].data = disk.path / "data"
         self._keeper = KazooClient(self.world.servers.partition("/")[0], logger=logging.Logger("keeper"))  # which nobody reads
@@ -167,8 +174,31 @@ class ClusterSoak:
         assert self.load is not None
         self.load.wait_for(acknowledged=50, commits=1, ends=1)
 
+    def until_served(self, event: str) -> None:
+        """What happens to a broker lasts. Clients are served all the same: in each partition something is acknowledged that was
+        sent since."""
+        began = time.monotonic()
+        until(
+            lambda: self._served_since(began) == set(range(PARTITIONS)),
+            f"service during {event}",
+            self.world.log_text,
+            every_s=0.2,
+        )
+        took_s = time.monotonic() - began
+        self.unserved[event] = max(took_s, self.unserved.get(event, 0.0))
+        print(f"  served after {took_s:.1f} s", flush=True)
+
+    def _served_since(self, began: float) -> set[int]:
+        assert self.load is not None
+        sends = list(self.load.history.sends)
+        return {send.partition for send in sends if send.started > began and send.outcome is Outcome.OK}
+
     def close(self) -> None:
         """End it all."""
+        for clock in self.clocks.values():
+            clock.set_ahead(0)
+        for disk in self.disks.values():
+            disk.thaw()
         self.net.heal()
         if self.load is not None:
             with contextlib.suppress(AssertionError, Exception):
@@ -289,6 +319,11 @@ class ClusterSoak:
         """Delete a node of the store, as somebody with a shell would."""
         with contextlib.suppress(Exception):
             self._keeper.delete(self._root + path)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def gaps(history: History) -> dict[int, float]:
