@@ -154,7 +154,7 @@ cdef struct PartitionLog:
     bint awaited                       # the control plane waits for the high watermark
     int32_t stopped                    # atomic, as `offline`: set under the lock, but read without it, too
     int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
-    int64_t writing_since_ms           # atomic, by the monotonic clock: an append holds the lock since then; 0: none does
+    int64_t writing_since_ms           # atomic, monotonic clock: an append holds the lock since then; 0: none does
     int64_t flushing_since_ms          # the same of a flush that an append waits for, and `upkeep`
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed

@@ -5,8 +5,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from penstock.pyx.linux.descriptors cimport connection_may_come, in_reserve
 from penstock.pyx.linux.posix cimport (
     AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, atomic_load32, calloc,
-    close, errno, inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
-    socklen_t, strncmp,
+    close, errno, inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6,
+    sockaddr_storage, socklen_t, strncmp,
 )
 from penstock.pyx.net.admission cimport PEER_BYTES, admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.net.closures cimport CLOSED_ADDRESS_LIMIT, closures_note

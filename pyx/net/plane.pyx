@@ -175,8 +175,8 @@ cdef void plane_shut(Plane* plane, bint shut) noexcept nogil:
 
 
 cdef void plane_hang_up_held(Plane* plane) noexcept nogil:
-    """A thread that goes on in this very moment may close a descriptor, which another connection then gets: that one's peer
-    has to connect again, too."""
+    """A thread that goes on in this very moment may close a descriptor, which another connection then gets: that one's
+    peer has to connect again, too."""
     cdef Reactor* r
     cdef int32_t i
     cdef uint32_t place
