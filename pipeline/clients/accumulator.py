@@ -49,6 +49,8 @@ class Accumulator:
         linger_ms = 0 if config["producer.type"] == "sync" and "linger.ms" not in config.given else config["linger.ms"]
         self._linger_s = linger_ms / 1000
         self._delivery_s = config["delivery.timeout.ms"] / 1000
+        if "delivery.timeout.ms" not in config.given:  # as in Kafka: a batch that has lingered has time for a request
+            self._delivery_s = max(self._delivery_s, (linger_ms + config["request.timeout.ms"]) / 1000)
         self._acknowledge = acknowledge
         self._hooks = hooks
         self._background = background
@@ -177,6 +179,12 @@ class Accumulator:
                     taken.append(line.open)
                     line.open = None
         return taken
+
+    def next_deadline(self) -> float:
+        """When the time of the first batch is over that was not taken yet; infinity without one."""
+        with self._lock:
+            firsts = (line.closed[0] if line.closed else line.open for line in self.queue.lines.values())
+            return min((batch.deadline for batch in firsts if batch is not None), default=math.inf)
 
     def finish(self, batch: Batch, produced: Produced | None, error: KafkaError | None) -> None:
         """A batch is stored or has failed: free its memory, wake the threads that wait, call the callbacks."""

@@ -28,10 +28,6 @@ ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 REFUSED = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
-LOOK_S = 0.5
-"""How often batches that wait for a producer id are looked at."""
-
-
 @dataclass(eq=False, slots=True)
 class _Flow:
     """What is under way of a partition."""
@@ -67,6 +63,7 @@ class Dispatcher:
         self._lingering: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._identity: tuple[int, int] | None = None if self._idempotent else (-1, -1)
         self._identifying: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # when the next batch's time is over that waits for its turn
         self._closed = False
         self._log = log.get(__name__, client_id=config["client.id"])
 
@@ -79,7 +76,7 @@ class Dispatcher:
         while flow.in_flight < self._window:
             identity = self._ready_identity(flow)
             if identity is None:
-                return
+                break
             batch = self._accumulator.next(tp, ripe)
             if not isinstance(batch, Batch):
                 if batch < math.inf:
@@ -99,6 +96,34 @@ class Dispatcher:
                 self._accumulator.finish(batch, None, unsent)
                 continue
             future.add_done_callback(partial(self._answered, flow, batch))
+        if self._expiry is None:
+            self._expire_at(self._accumulator.next_deadline())
+
+    def _expire_at(self, deadline: float) -> None:
+        """Look then, at the latest, for batches whose time is over before their turn comes."""
+        if self._closed or deadline == math.inf:
+            return
+        if self._expiry is None or deadline < self._expiry.when():
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now = time.monotonic()
+        overdue = self._accumulator.take_all(overdue=True)
+        for flow in self._flows.values():
+            overdue += [batch for batch in flow.refused if batch.deadline < now]
+            flow.refused = [batch for batch in flow.refused if batch.deadline >= now]
+            for batch in flow.refused:
+                self._expire_at(batch.deadline)
+        why = "" if self._identifying is None else ": no broker has given a producer id"
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not sent within `delivery.timeout.ms`{why}")
+        if overdue and self._transaction is not None:
+            self._transaction.lose(error)
+        for batch in overdue:
+            self._accumulator.finish(batch, None, error)
+        self._expire_at(self._accumulator.next_deadline())
 
     def _ripen(self, tp: TopicPartition) -> None:
         """A batch has lingered for its time. Those that linger for the same leader go along, as in Kafka's client: one
@@ -122,7 +147,7 @@ class Dispatcher:
         if self._transaction is not None:
             self._transaction.check_open()
             sequence = self._transaction.next_sequence(batch.tp, count)
-            return self._transaction.submit(batch.tp, [batch.builder.build(*identity, sequence, True)])
+            return self._transaction.submit(batch.tp, [batch.builder.build(*identity, sequence, True)], batch.deadline)
         if not self._idempotent:
             return self._sender.submit(batch.tp, [batch.builder.build()], batch.deadline)
         data = batch.builder.build(*identity, flow.sequence, False)
@@ -150,6 +175,7 @@ class Dispatcher:
         refused = self._transaction is None and error.code in REFUSED
         if refused and time.monotonic() < batch.deadline:
             flow.refused.append(batch)
+            self._expire_at(batch.deadline)
         else:
             self._accumulator.finish(batch, None, error)
 
@@ -170,7 +196,7 @@ class Dispatcher:
         return self._identity
 
     async def _identify(self) -> None:
-        """Get a producer id, for as long as it takes; batches whose time is over fail meanwhile, all if no retry helps."""
+        """Get a producer id, for as long as it takes; all batches fail if no retry helps."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
 
         async def attempt() -> tuple[int, int]:
@@ -178,29 +204,20 @@ class Dispatcher:
             raise_for(answer.error_code, "producer id")
             return answer.producer_id, answer.producer_epoch
 
-        asking: asyncio.Task[tuple[int, int]] | None = None
         try:
             while self._identity is None:
-                if asking is None:
-                    asking = asyncio.create_task(self._client.retry(attempt, timeout_ms=1_000, also=WAITING))
-                await asyncio.wait([asking], timeout=LOOK_S)
-                if not asking.done():  # A broker that hangs holds up the question, not the batches' end.
-                    self._fail_waiting(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "producer id"), overdue=True)
-                    continue
                 try:
-                    self._identity = asking.result()
+                    self._identity = await self._client.retry(attempt, also=WAITING)
                 except KafkaError as failure:
-                    self._fail_waiting(failure, overdue=failure.retriable)
-                asking = None
+                    if not failure.retriable:
+                        self._fail_waiting(failure)
         finally:
             self._identifying = None
-            if asking is not None:
-                asking.cancel()
         for tp in list(self._flows):
             self.pump(tp)
 
-    def _fail_waiting(self, error: KafkaError, *, overdue: bool) -> None:
-        for batch in self._accumulator.take_all(overdue=overdue):
+    def _fail_waiting(self, error: KafkaError) -> None:
+        for batch in self._accumulator.take_all():
             self._accumulator.finish(batch, None, error)
 
     # Ending
@@ -213,7 +230,7 @@ class Dispatcher:
             for batch in flow.refused:
                 self._accumulator.finish(batch, None, error)
             flow.refused.clear()
-        self._fail_waiting(error, overdue=False)
+        self._fail_waiting(error)
 
     async def close(self) -> None:
         """Fail all that is not stored, and end."""
@@ -221,6 +238,8 @@ class Dispatcher:
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
         if self._identifying is not None:
             self._identifying.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         self.discard(error)
         if self._transaction is not None:
             await self._transaction.close()

@@ -36,7 +36,12 @@ COMMON = [
     Property("send.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_SNDBUF; -1 leaves it to the system."),
     Property("receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_RCVBUF; -1 leaves it to the system."),
     Property("connections.max.idle.ms", parse_int(-1, LONG_MAX), 540_000, "Idle connections are closed; -1 never."),
-    Property("delivery.timeout.ms", parse_int(1, INT_MAX), 120_000, "How long a batch or a transaction step is retried."),
+    Property(
+        "delivery.timeout.ms",
+        parse_int(1, INT_MAX),
+        120_000,
+        "How long a record may take from send to its answer, and a transaction's step.",
+    ),
     Property(
         "max.in.flight.requests.per.connection",
         parse_int(1, 5),

@@ -117,7 +117,9 @@ class _Line:
     open: bool = False  # the gate was passed
     proven: bytes = b""  # the producer of the last batch known to be stored
     trouble: KafkaError | None = None
-    broken: KafkaError | None = None  # a sequence number that will never be stored: all behind it must fail
+    broken: KafkaError | None = None  # a sequence number that will never be stored: all of its producer behind it must fail
+    broken_producer: bytes = b""
+    expiry: asyncio.TimerHandle | None = None  # when the next batch's time is over
     recovery: asyncio.Task[None] | None = None
 
 
@@ -156,6 +158,7 @@ class Sender:
         self._retries: float = config.get("retries", math.inf)
         self._request_bytes: int = config.get("max.request.size", REQUEST_BYTES)
         self._lines: dict[TopicPartition, _Line] = {}
+        self._under_way: set[asyncio.Future[memoryview]] = set()  # the answers of requests
         self._leaders: dict[Connection, _Leader] = {}
         self._log = log.get(__name__, client_id=config["client.id"])
 
@@ -164,8 +167,9 @@ class Sender:
         KafkaError.
 
         Order is the order of calls. The first piece holds the whole header.
-        The pieces must not change before the future is done. `deadline` (loop time)
-        is when retries end, `delivery.timeout.ms` from now unless given.
+        The pieces must not change before the future is done and `drain` has returned. `deadline` (loop time), by default
+        `delivery.timeout.ms` from now, is when the batch fails that isn't stored, be it under way: nobody knows then
+        whether it is stored later.
         """
         loop = asyncio.get_running_loop()
         line = self._lines.get(tp)
@@ -177,6 +181,8 @@ class Sender:
         producer = bytes(views[0][PRODUCER_AT : PRODUCER_AT + PRODUCER_BYTES])
         entry = _Entry(views, sum(view.nbytes for view in views), deadline, loop.create_future(), producer)
         line.entries.append(entry)
+        if line.expiry is None or deadline < line.expiry.when():
+            self._expire_at(line, deadline)
         self._fill(line)
         return entry.future
 
@@ -198,10 +204,13 @@ class Sender:
         return sum(len(line.entries) for line in self._lines.values())
 
     async def drain(self) -> None:
-        """Wait until each batch that was submitted so far is answered or has failed."""
+        """Wait until each batch that was submitted so far is stored or has failed, and each request has its answer: none of
+        them is stored later."""
         futures = [entry.future for line in self._lines.values() for entry in line.entries]
         if futures:
             await asyncio.wait(futures)
+        if self._under_way:
+            await asyncio.wait(self._under_way)
 
     def close_gates(self) -> None:
         """Each partition has to pass its gate again before its next batch (a new transaction)."""
@@ -221,7 +230,10 @@ class Sender:
         await tasks.end(*(line.recovery for line in self._lines.values()))
         for line in self._lines.values():
             self._fail_all(line, error)
+            if line.expiry is not None:
+                line.expiry.cancel()
         self._lines.clear()
+        self._under_way.clear()
         for leader in self._leaders.values():
             leader.lines.clear()
         self._leaders.clear()
@@ -366,10 +378,12 @@ class Sender:
             )
 
         future = connection.request(encode, self._request_timeout_ms + ANSWER_SLACK_MS, self._acks != 0)
+        self._under_way.add(future)
         future.add_done_callback(partial(self._answered, leader, request))
 
     def _answered(self, leader: _Leader, request: _Request, answer: asyncio.Future[memoryview]) -> None:
         leader.requests -= 1
+        self._under_way.discard(answer)
         if answer.cancelled():
             return
         connection, version = leader.connection, request.version
@@ -411,7 +425,6 @@ class Sender:
     def _finish_attempt(self, line: _Line, entry: _Entry, error: KafkaError | None, produced: Produced | None) -> None:
         """An entry that was under way has its answer: done, to be tried again with the line, or failed."""
         line.outstanding -= 1
-        entries = line.entries
         if error is None and produced is not None:
             entry.done = True
             line.proven = entry.producer
@@ -421,20 +434,45 @@ class Sender:
             # The first trouble is the cause; refusals of what came behind it are its consequence.
             line.trouble = line.trouble or error
         elif error is not None and not entry.done:
-            self._fail(entry, error)
-            if self._idempotent and line.broken is None:
-                line.broken = error
-        if line.broken is not None and not line.outstanding:
-            self._fail_behind(line, line.broken)
-        while entries and entries[0].done:
-            entries.popleft()
-            line.sent = max(0, line.sent - 1)
+            self._fail_for_good(line, entry, error)
+        if self._settle(line):
             line.backoff.reset()
         if line.trouble is not None:
             if line.outstanding == 0 and line.recovery is None:
                 line.recovery = asyncio.create_task(self._recover(line))
         else:
             self._fill(line)
+
+    def _settle(self, line: _Line) -> bool:
+        """Fail what stands behind a batch that will never be stored, once nothing is under way; forget the first batches that
+        are done. Gives whether there were any."""
+        if line.broken is not None and not line.outstanding:
+            self._fail_behind(line, line.broken)
+        before = len(line.entries)
+        while line.entries and line.entries[0].done:
+            line.entries.popleft()
+            line.sent = max(0, line.sent - 1)
+        return len(line.entries) < before
+
+    def _expire_at(self, line: _Line, when: float) -> None:
+        if line.expiry is not None:
+            line.expiry.cancel()
+        line.expiry = asyncio.get_running_loop().call_at(when, self._expire, line)
+
+    def _expire(self, line: _Line) -> None:
+        """Fail the batches whose time is over, those under way too: what becomes of these is not known."""
+        now = asyncio.get_running_loop().time()
+        line.expiry = None
+        for entry in line.entries:
+            if entry.deadline <= now and not entry.done:
+                why = "" if line.trouble is None else f", after {line.trouble}"
+                text = f"`{line.tp[0]}` partition {line.tp[1]}: not stored within `delivery.timeout.ms`{why}"
+                self._fail_for_good(line, entry, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
+        self._settle(line)
+        waiting = [entry.deadline for entry in line.entries if not entry.done]
+        if waiting:
+            self._expire_at(line, min(waiting))
+        self._fill(line)
 
     def _may_retry(self, line: _Line, entry: _Entry, error: KafkaError) -> bool:
         if entry.done or line.broken is not None or error.code == ErrorCode.INCONSISTENT_TOPIC_ID:
@@ -448,6 +486,12 @@ class Sender:
         entry.failures += error.retriable
         return error.retriable and entry.failures <= self._retries
 
+    def _fail_for_good(self, line: _Line, entry: _Entry, error: KafkaError) -> None:
+        """A batch fails out of its turn: what stands behind it counts on its sequence number."""
+        self._fail(entry, error)
+        if self._idempotent and line.broken is None:
+            line.broken, line.broken_producer = error, entry.producer
+
     def _fail(self, entry: _Entry, error: KafkaError) -> None:
         entry.done = True
         if not entry.future.done():
@@ -460,7 +504,7 @@ class Sender:
         lost = line.trouble or KafkaError(ErrorCode.NETWORK_EXCEPTION, "its answer was lost")
         text = f"a batch before it failed ({cause})"
         for entry in line.entries:
-            if not entry.done:
+            if not entry.done and entry.producer == line.broken_producer:
                 never_sent = KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
                 self._fail(entry, lost if entry.tried else never_sent)
         line.broken = line.trouble = None
@@ -493,10 +537,6 @@ class Sender:
                     await self._pause(line, line.trouble)
                     if not line.entries:
                         return
-                if loop.time() > line.entries[0].deadline:
-                    cause = line.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`delivery.timeout.ms` is over")
-                    self._fail_all(line, cause)
-                    return
                 try:
                     if self._gate is not None and not line.open and not self.adds_partitions:
                         await self._gate(line.tp)

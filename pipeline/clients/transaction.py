@@ -174,9 +174,11 @@ class TransactionalSender:
         """
         return (await self.submit(tp, parts)).base_offset
 
-    def submit(self, tp: TopicPartition, parts: Sequence[Piece | RawBatch]) -> asyncio.Future[Produced]:
-        """`send_raw` without a coroutine: put the batch into its line now and give a future. Raises KafkaError unless a
-        transaction is open, ValueError for a first part without the batch's whole header."""
+    def submit(
+        self, tp: TopicPartition, parts: Sequence[Piece | RawBatch], deadline: float | None = None
+    ) -> asyncio.Future[Produced]:
+        """`send_raw` without a coroutine: put the batch into its line now and give a future. `deadline` is the sender's. Raises
+        KafkaError unless a transaction is open, ValueError for a first part without the batch's whole header."""
         self._expect(TransactionState.OPEN)
         pieces = [memoryview(part) for part in parts]
         if not pieces or pieces[0].nbytes < HEADER_BYTES:
@@ -185,7 +187,7 @@ class TransactionalSender:
         (sequence,) = _LAST_OFFSET_DELTA.unpack_from(head, _BASE_SEQUENCE_AT)
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(head, _LAST_OFFSET_DELTA_AT)
         self._touched = self._touched or self._version2
-        inner = self._sender.submit(tp, pieces)
+        inner = self._sender.submit(tp, pieces, deadline)
         outer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[Produced]) -> None:
@@ -434,6 +436,10 @@ class TransactionalSender:
         names = " or ".join(state.value for state in states)
         text = f"transactional id `{self.transactional_id}` is {self.state.value}, not {names}"
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, text)
+
+    def lose(self, error: KafkaError) -> None:
+        """A batch of the open transaction will never be submitted: it has to be aborted."""
+        self._note_error(error)
 
     def _note_error(self, error: KafkaError) -> KafkaError:
         """Note what an error means for the transaction; gives the error to raise."""

@@ -123,6 +123,27 @@ def test_a_static_members_name_is_taken_by_one_process(quick_broker: BrokerProce
         second.consumer.close()
 
 
+def test_a_static_member_that_restarts_keeps_its_partitions(quick_broker: BrokerProcess, new_topic: Names) -> None:
+    topic, group = new_topic("static"), new_topic("group")
+    asking.create(quick_broker, topic, partitions=4)
+    stays, goes = (Member(quick_broker, topic, group, NEWER, **{"group.instance.id": name}) for name in ("stays", "goes"))
+    members = [stays, goes]
+    try:
+        settle(members, [2, 2])
+        had = goes.partitions
+        stays.told.clear()
+        members.pop().leave()
+        for _ in range(30):
+            settle([stays], [2])
+        members.append(Member(quick_broker, topic, group, NEWER, **{"group.instance.id": "goes"}))
+        settle(members, [2, 2])
+        assert members[1].partitions == had
+        assert stays.told == []
+    finally:
+        for member in members:
+            member.leave()
+
+
 def test_what_the_coordinator_decides_is_refused_as_a_property(quick_broker: BrokerProcess) -> None:
     with pytest.raises(ConfigError, match=r"`session\.timeout\.ms` is the coordinator's"):
         Consumer(quick_broker.bootstrap, **NEWER, group_id="g", session_timeout_ms=6000)
