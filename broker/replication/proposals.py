@@ -105,8 +105,9 @@ class Proposals:
     async def scan(self) -> None:
         """Look at all that this broker leads, but for what is whole: of that the data plane says where a member lags. To look
         at one in Python takes some 20 us."""
-        now_ms = self._now_ms()
-        unsettled = set(self._logs.unsettled(self._config["replica.lag.time.max.ms"], now_ms))
+        now_ms, lag_ms = self._now_ms(), self._config["replica.lag.time.max.ms"]
+        # In a thread: the lock of a partition may be held by a write that hangs.
+        unsettled = set(await self._replica_logs.in_thread(self._logs.unsettled, lag_ms, now_ms))
         due = []
         for partition in self._roles.led:
             leader = self._roles.replicas[partition].leader

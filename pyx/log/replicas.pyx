@@ -3,7 +3,9 @@
 from penstock.pyx.errorcodes cimport (
     FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, STALE_BROKER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
-from penstock.pyx.linux.posix cimport atomic_store32, atomic_store64, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.linux.posix cimport (
+    atomic_load32, atomic_store32, atomic_store64, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.log.epochs cimport epochs_cut_end, epochs_end
 from penstock.pyx.log.lifecycle cimport raise_epoch
 from penstock.pyx.log.partition cimport wake_reactors
@@ -197,10 +199,12 @@ cdef bint isolate_log(Partition* partition, int64_t now_ms, int64_t silence_ms) 
 
 cdef bint is_unsettled(Partition* partition, int64_t now_ms, int64_t lag_ms) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    cdef bint unsettled
+    cdef int32_t role = atomic_load32(&p.role)
+    cdef bint unsettled = False
     cdef size_t i
+    if role != ROLE_LEADER:  # Without the lock: a log that another leads may be at a disk that hangs.
+        return role != ROLE_FOLLOWER
     pthread_mutex_lock(&p.lock)
-    unsettled = p.role != ROLE_LEADER and p.role != ROLE_FOLLOWER
     for i in range(p.marks.size() if p.role == ROLE_LEADER else 0):
         if p.marks[i].in_isr and now_ms - p.marks[i].caught_up_ms > lag_ms:
             unsettled = True

@@ -112,7 +112,8 @@ class ReplicaTable(LogTable):
 
     def unsettled(self, lag_ms: int, now_ms: int) -> list[tuple[str, int]]:
         """Led partitions of which a member of the ISR hasn't been caught up for so long, and those that are neither led nor
-        followed here. Thousands cost a millisecond, as the ones at rest make no Python object; waits for their locks."""
+        followed here. Thousands cost a millisecond, as the ones at rest make no Python object; waits for the locks of
+        those that are led."""
 
     def fence(self, topic: str, partition: int) -> None:
         """This broker's registration is over: what it led is led by nobody until the controller speaks."""
