@@ -267,7 +267,7 @@ def test_a_restarted_broker_enters_its_isrs_by_few_requests() -> None:
         leader, restarted = (number for number in cluster.brokers if number != head)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topic = NewTopic("wide", PARTITIONS, replica_assignment=[[leader, head, restarted]] * PARTITIONS)
-        admin.create_topics([topic])["wide"].result(LIMIT_S)
+        admin.create_topics([topic], request_timeout=LIMIT_S)["wide"].result(LIMIT_S)
         until_all(cluster, lambda isr: isr == {1, 2, 3}, "all in sync")
         cluster.kill(restarted, expire=True)
         until_all(cluster, lambda isr: restarted not in isr, "its seats to be taken")

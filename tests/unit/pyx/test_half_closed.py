@@ -249,6 +249,7 @@ def test_what_waits_is_answered_when_the_broker_stops(topic: str) -> None:
         for peer in (waiting, asking):
             peer.end_sending()
         (request,) = served.wait_held(1)
+        until(lambda: served.plane.counters()["fetch_waits"] > 0, "a fetch that waits")
         assert waiting.is_silent()
         served.plane.answer(request.token, echo(request))
         served.plane.stop()
@@ -264,8 +265,8 @@ def test_a_peer_that_has_gone_is_noticed_though_it_had_ended_its_half_before(top
             peer = served.connect()
             peer.send(request)
             peer.end_sending()
+            until(lambda: served.plane.counters()["connections"] == 1, "the connection to be taken")
             assert peer.is_silent()
-            assert served.plane.counters()["connections"] == 1
             peer.reset()
             until(lambda: served.plane.counters()["connections"] == 0, "the end of the one that has gone")
 
