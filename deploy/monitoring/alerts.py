@@ -185,9 +185,10 @@ BROKER_ALERTS = (
         f"increase({SESSIONS_LOST}[{{1h}}]) > 0",
         "{0m}",
         "Broker {{ $labels.instance }} has lost its session with ZooKeeper within {1h}: others led its partitions meanwhile.",
-        "journalctl -u penstock-broker -g -i 'session|lease' -n 30; penstock cluster -b <instance>:9092",
-        "The machine stood still or was cut off for longer than `zookeeper.session.timeout.ms`, or ZooKeeper was. Nothing that "
-        "acks=all answered is lost. Look at the machine's processors, its memory and the network.",
+        "journalctl -u penstock-broker -g -i 'session|lease|hangs' -n 30; penstock cluster -b <instance>:9092",
+        "The machine stood still or was cut off for longer than `zookeeper.session.timeout.ms`, or ZooKeeper was, or a disk "
+        "hung for `penstock.disk.hang.ms`. Nothing that acks=all answered is lost. Look at the machine's disks, processors, "
+        "memory and network.",
         (
             fires(SESSIONS_LOST, BROKER, "0x5 1x30", 10),
             quiet(SESSIONS_LOST, BROKER, "1x30", 10),
