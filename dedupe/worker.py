@@ -323,7 +323,7 @@ class DedupeWorker:
             if sifted.moved:
                 failpoint(MOVED)
             into = self.output
-            complete_to = await send(sender, into, sifted.batches)
+            complete_to = (await send(sender, into, sifted.batches)).end
         except Refused as error:
             raise OperatorNeeded(
                 f"`{into[0]}` refuses a batch of what is read of `{read.tp[0]}` from offset {before.offset} up to "

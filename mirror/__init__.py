@@ -11,6 +11,7 @@ creation     a topic is made on the target as the sources have it
 worker       one partition of one source, copied exactly once
 identity     the names under which a partition's copy is known
 position     where a partition's copy stands, kept on the target
+targetloss   what a target has lost of a copy
 decisions    where a lane begins, what it leaves out, that it tries again
 recount      what was copied before a position was lost
 sourcerange  what a skip sets aside of a source's log

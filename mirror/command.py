@@ -51,10 +51,11 @@ def show_status(path: Path, overrides: tuple[str, ...], timeouts: Timeouts, as_j
     Positions are read from the target, so it works from any host, also while no mirror runs. A partition is `copying`,
     `registered` (the target knows of the source, which was not reached yet), or it stands still: `stopped` or `stalled`, its
     position says why; `silent`, records have waited for longer than a mirror that runs ever takes (`penstock.stalled.after.ms`
-    and some more); `lost`, the source's log no longer is the one that was copied up to the position; `waiting`, an open
-    transaction has held its records back for so long; `unreachable`, the source can't be asked; `no topic`, it doesn't have the
-    topic; `no position`, no mirror has begun it; `not copied`, the source has the topic and the target doesn't. The lag counts
-    up to the end of the log, records behind an open transaction too. Exit code 1 when any stands still.
+    and some more); `lost`, the source's log no longer is the one that was copied up to the position, or the target's lacks what
+    was copied; `waiting`, an open transaction has held its records back for so long; `unreachable`, the source can't be asked;
+    `no topic`, it doesn't have the topic; `no position`, no mirror has begun it; `not copied`, the source has the topic and the
+    target doesn't. The lag counts up to the end of the log, records behind an open transaction too. Exit code 1 when any stands
+    still.
 
     Example: penstock mirror status --config pipeline.properties
     """

@@ -18,6 +18,7 @@ from penstock.mirror.recount import recount
 from penstock.mirror.source import Source, source_log
 from penstock.mirror.sourcerange import Stretch
 from penstock.mirror.target import topic_of
+from penstock.mirror.targetloss import LaneOutput
 from penstock.pipeline import job
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.options import Timeouts
@@ -85,6 +86,11 @@ class Desk:
         # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
         # meanwhile is counted behind that.
         known = await self._readable(lane)
+        loss = None
+        if known is not None and known.target_id == ours.topic_id:
+            loss = await self._output(lane).find_loss(known)
+        if loss is not None and known is not None:
+            known = loss.roll_back(known)
         if known is None:
             known = await recount(self._source, self._target, lane, (theirs, ours), offset)
         if known.records == 0:
@@ -98,9 +104,12 @@ class Desk:
         again = await self._again(lane, known, (start, offset), was_replaced) if same_log else known.records
         async with self._fenced(lane) as decision:
             before = await self._readable(lane)
-            if before is not None and before.decisions != known.decisions:
-                raise OperatorNeeded(f"somebody else decided about {lane} at the same time: look at `penstock mirror status`")
-            counted, known = max(offset, known.offset), before or known
+            is_other = loss is not None and before is not None and before.offset != loss.to
+            if is_other or (before is not None and before.decisions != known.decisions):
+                raise OperatorNeeded(f"somebody else moved {lane} at the same time: look at `penstock mirror status`")
+            counted = max(offset, known.offset)
+            if loss is None:
+                known = before or known
             if same_log and counted < known.offset:
                 again += await self._copied(lane, known, counted, known.offset)
             # In another log no gap is known: what it has left out is said to be before the offset.
@@ -110,11 +119,13 @@ class Desk:
                 other_logs=known.other_logs + was_replaced,
                 topic_id=theirs.topic_id,
                 target_id=ours.topic_id,
+                target_end=known.target_end if known.target_id == ours.topic_id else -1,
                 leader_epoch=-1,
                 last_batch=None,
                 cluster=cluster,
             )
-            return await self._commit(decision, lane, "begin", before, await source_log(self._source, lane).noted(after))
+            after = await source_log(self._source, lane).noted(after if loss is None else loss.leave_out(after))
+            return await self._commit(decision, lane, "begin", before, after)
 
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
@@ -143,6 +154,9 @@ class Desk:
             if before is None:
                 return f"it has no position to go on from: {hints.to_begin(lane.address)} gives it one"
             return await self._commit(decision, lane, "retry", before, before)
+
+    def _output(self, lane: Identity) -> LaneOutput:
+        return LaneOutput(self._source, self._target, lane)
 
     def _fenced(self, lane: Identity) -> AbstractAsyncContextManager[Decision]:
         return fenced(
@@ -191,6 +205,7 @@ class Desk:
             known = await self._position(lane)
             if known is None or (known.topic_id, known.target_id, known.stopped) != (topic_id, target_id, ""):
                 return None
+            await self._output(lane).check(known)
             return await source_log(self._source, lane).check(known)
         except OperatorNeeded:
             return None

@@ -23,7 +23,7 @@ class MirrorPosition(StagePosition):
     """The next source offset to copy, and what is noted beside it."""
 
     writer = stage = "mirror"
-    seldom = ("other_logs",)
+    seldom = ("other_logs", "lost_ranges")
     order = (
         *("topic_id", "target_id", "cluster", "leader_epoch", "records", "rebuilt", "gaps", "gap_records", "again_records"),
         *("gap_ranges", "target_end", "producer_id", "decisions", "copied_ms", "stopped", "stalled", "committed_ms"),
@@ -49,6 +49,8 @@ class MirrorPosition(StagePosition):
     """Logs that an operator let it leave for another one: what they had behind the position then, nobody knows."""
     gap_ranges: RangesText = ""
     """Which offsets the gaps are: the last `RANGES_MAX` ranges of them."""
+    lost_ranges: RangesText = ""
+    """Which of them the target had and lost, so that an operator let the copy go on without them: the last ranges, too."""
     target_end: int = -1
     """The target's offset behind the last batch copied; -1: noted by an earlier version, or nothing was copied."""
     producer_id: int = -1
@@ -72,7 +74,9 @@ class MirrorPosition(StagePosition):
         else:
             left = [(first, min(last, offset - 1)) for first, last in known if first < offset]
             gaps = self.gaps - (ranges.size(known) - ranges.size(left))
-        return replace(self, offset=offset, gaps=gaps, gap_ranges=ranges.text_of(left[-RANGES_MAX:]))
+        lost = [(first, min(last, offset - 1)) for first, last in ranges.parse(self.lost_ranges) if first < offset]
+        texts = ranges.text_of(left[-RANGES_MAX:]), ranges.text_of(lost)
+        return replace(self, offset=offset, gaps=gaps, gap_ranges=texts[0], lost_ranges=texts[1])
 
     def check_cluster(self, cluster: str, begin: str) -> None:
         """Refuse a source that is another cluster. Raises OperatorNeeded."""

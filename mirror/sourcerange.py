@@ -23,10 +23,11 @@ FETCH_BYTES = 4 << 20
 
 
 class Piece(NamedTuple):
-    """Bytes of a log from an offset on, and the committed records among them."""
+    """Bytes of a log from an offset on, the committed batches among them, and how many of their records lie in the stretch."""
 
     offset: int
     data: bytes
+    batches: list[RawBatch]
     records: int
 
 
@@ -76,8 +77,8 @@ class Stretch:
                 return
             size, behind, batches = _cut(data, self._to)
             inside = [(self._first, self._to - 1)]
-            kept = committed_only(batches, part.aborted_transactions or ())
-            yield Piece(offset, data[:size], sum(records_within(batch, records_of(batch), inside) for batch in kept))
+            kept = list(committed_only(batches, part.aborted_transactions or ()))
+            yield Piece(offset, data[:size], kept, sum(records_within(batch, records_of(batch), inside) for batch in kept))
             if behind <= offset:  # nothing of it makes sense
                 return
             offset = behind

@@ -21,6 +21,7 @@ from penstock.pipeline.clients.metadata import TopicInfo
 from penstock.pipeline.options import DEFAULT_TIMEOUTS, Timeouts
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import TRANSIENT, OperatorNeeded
+from penstock.pipeline.stages.outputlog import OutputLog
 from penstock.pipeline.stages.state import Ahead, Sight, noted_state, silent_after_ms, state_of
 from penstock.pipeline.stages.status import Reading, Row, look_ahead, look_at, look_twice
 from penstock.pipeline.stages.topics import TopicChoice
@@ -69,7 +70,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | str) -
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
     silent_ms = silent_after_ms(config, config["penstock.mirror.linger.ms"])
-    look = _Look(source, theirs, {}, silent_ms)
+    look = _Look(source, target, theirs, {}, silent_ms)
     if not isinstance(source, str):
         try:
             look.ahead.update(await look_ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms))
@@ -94,9 +95,11 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | str) -
 
 
 class _Look(NamedTuple):
-    """What was seen of a source: how to ask it (or why it can't be asked), its topics that are copied, what its logs have."""
+    """What was seen of a source: how to ask it (or why it can't be asked), its topics that are copied, what its logs have; and
+    how to ask the target."""
 
     source: Admin | str
+    target: Admin
     topics: Mapping[str, TopicInfo]
     ahead: dict[TopicPartition, Ahead]
     silent_ms: int
@@ -151,6 +154,9 @@ async def _sight(lane: Identity, position: MirrorPosition, look: _Look) -> Sight
     source, ahead = look.source, look.ahead.get(lane.partition)
     if noted_state(position):
         return Sight(position)
+    if why := await OutputLog(look.target, lane.into).lacks(position.target_end, position.producer_id):
+        words = "the target lost records that were copied; a mirror that runs says which, and how to go on"
+        return Sight(position, lost=f"{why}: {words}")
     if isinstance(source, str):
         return Sight(position, unreachable=source)
     topic = look.topics.get(lane.partition[0])

@@ -18,6 +18,7 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, MirrorPosition
 from penstock.mirror.source import Source, source_log
 from penstock.mirror.target import Into, topic_of
+from penstock.mirror.targetloss import LaneOutput
 from penstock.pipeline.clients.admin import Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.clients.fetcher import Fetched
@@ -65,6 +66,7 @@ class MirrorWorker:
         self._begin = hints.to_begin(identity.address)
         topic, partition = identity.partition
         self._source_log = source_log(source.admin, identity)
+        self._output = LaneOutput(source.admin, target, identity)
         self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
 
     @property
@@ -124,7 +126,7 @@ class MirrorWorker:
             await self._sender.close()
 
     async def start(self) -> dict[TopicPartition, int]:
-        """Check the position against the source, and where to read on; a source that is only registered begins at offset 0.
+        """Check the position against source and target; where to read on. A source that is only registered begins at offset 0.
 
         Raises Fenced, OperatorNeeded.
         """
@@ -140,6 +142,7 @@ class MirrorWorker:
         position.check_topic(topic_id, self._begin)
         if not position.cluster:
             await self._cluster.check_twins(self.identity, topic_id)
+        await self._output.check(position)
         position = await self._source_log.check(position)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
         if position != self.position:
@@ -160,13 +163,14 @@ class MirrorWorker:
         return {self.identity.partition: position.offset}
 
     async def check(self) -> None:
-        """Check whether source and target still have the same topics with the same partitions.
+        """Check whether source and target still have the same topics with the same partitions, and the target what was copied.
 
         Raises OperatorNeeded, KafkaError.
         """
         topic_id = await self._topic_id(refresh=False)  # the mirror looks at all topics of a cluster at once
         if self.position.topic_id != UNSEEN:
             self.position.check_topic(topic_id, self._begin)
+        await self._output.log.check_after_election(self.position.target_end, self.position.producer_id)
 
     async def _topic_id(self, *, refresh: bool = True) -> bytes:
         """The source topic's id. Raises CountsDiffer where the partition counts do, OperatorNeeded, KafkaError."""
@@ -223,7 +227,8 @@ class MirrorWorker:
         """Copy what was fetched, in order, in one transaction. The position moves only with the commit.
 
         Raises Fenced, KafkaError, BatchError for a corrupt batch that had to be opened, OperatorNeeded for a
-        record that the target won't take and for a source that is not the one copied so far.
+        record that the target won't take and for a source that is not the one copied so far, StartsOver for a target that lacks
+        what was copied so far.
         """
         for part in fetched:
             if part.topic_id is not None:
@@ -245,12 +250,13 @@ class MirrorWorker:
         await sender.begin()
         failpoint(BEGUN)
         try:
-            end = await send(sender, self.identity.into, prepared.batches)
+            sent = await send(sender, self.identity.into, prepared.batches)
         except Refused as error:
             raise self._refused(error, prepared.batches[error.index], batches) from error
         failpoint(PRODUCED)
-        if end >= 0:
-            after = replace(after, target_end=end, producer_id=sender.producer_id)
+        if sent.end >= 0:
+            await self._output.log.check_before_commit(self.position.target_end, self.position.producer_id, begin=sent.begin)
+            after = replace(after, target_end=sent.end, producer_id=sender.producer_id)
         await sender.send_offsets(self.identity.group, {self.identity.into: (after.offset, after.metadata())})
         failpoint(OFFSETS_SENT)
         await sender.commit()

@@ -18,7 +18,7 @@ from penstock.pipeline import job
 from penstock.pipeline.audit import accepted
 from penstock.pipeline.audit.accepted import Accepted
 from penstock.pipeline.audit.counts import BUCKET_MS, Patience, Read, TopicCounts, Unreadable, count_topic
-from penstock.pipeline.audit.report import LEFT_LOGS
+from penstock.pipeline.audit.report import LEFT_LOGS, LOST_OFFSETS
 from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, StageMarks, take
 from penstock.pipeline.etl import changes, places, table
 from penstock.pipeline.etl.changenotes import Change, Place
@@ -27,7 +27,7 @@ from penstock.pipeline.etl.ledger import Status
 from penstock.pipeline.etl.rowcounts import reject_counts, rows_by_night
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.options import Timeouts
-from penstock.pipeline.stages.ranges import Range
+from penstock.pipeline.stages.ranges import Range, size
 from penstock.pipeline.stages.topics import TopicChoice
 
 Count = Callable[..., Awaitable[TopicCounts]]
@@ -183,6 +183,19 @@ def _left_logs(hop: Hop, marks: Mapping[int, Mark]) -> str:
     )
 
 
+def _lost(hop: Hop, marks: Mapping[int, Mark]) -> str:
+    """Words for the copies that the target has lost and that no operator had made again, unless a person has accepted just
+    these."""
+    lost = Counter({partition: size(mark.lost) for partition, mark in marks.items()})
+    words = hop.compare(lost, Counter(), LOST_OFFSETS)
+    places = [
+        f"partition {partition}: the aggregate lost the copies of offsets {', '.join(f'{a} to {b}' for a, b in mark.lost)}"
+        for partition, mark in sorted(marks.items())
+        if f"{LOST_OFFSETS} {partition}" in hop.unaccepted and mark.lost
+    ]
+    return "; ".join(places) or words
+
+
 def _untold(marks: Mapping[int, Mark]) -> str:
     """Words for decisions of which nobody can tell what was never read."""
     untold = sum(mark.untold for mark in marks.values())
@@ -264,6 +277,7 @@ async def _sources(config: Config, snapshot: Snapshot, known: AllAccepted, count
             damage,
             limits or _limits(whole) or _limits(mirrored),
             partial(hop.compare, noted, told, "mirrored by its own note, partition"),
+            _lost(hop, marks),
         )
         together.hops.append(hop)
         together.noted.update(noted)

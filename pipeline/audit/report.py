@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LEFT_LOGS = "logs left in partition"
 """What places are called at which logs are counted: those of a partition that the mirror has left for another one."""
+LOST_OFFSETS = "offsets of lost copies in partition"
+"""The same of the offsets whose copies the target has lost, so that an operator let the mirror go on without them."""
 
 
 def render(audit: dict[str, Any]) -> Group:
@@ -56,7 +58,8 @@ def render(audit: dict[str, Any]) -> Group:
 
 def difference_text(place: str, difference: int) -> str:
     """A difference with its sign and what is counted at the place."""
-    return f"{difference:+,} {'logs' if place.startswith(LEFT_LOGS) else 'records'}"
+    units = {LEFT_LOGS: "logs", LOST_OFFSETS: "offsets"}
+    return f"{difference:+,} {next((unit for name, unit in units.items() if place.startswith(name)), 'records')}"
 
 
 def _number(count: int | None) -> str:

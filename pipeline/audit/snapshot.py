@@ -48,6 +48,8 @@ class Mark:
     """Of the batch right below the offset."""
     untold: int = 0
     """Decisions of operators of which it isn't noted what was passed over and never read."""
+    lost: Sequence[ranges.Range] = ()
+    """The gaps whose records the target had, and lost."""
 
     @property
     def output_end(self) -> int:
@@ -93,7 +95,7 @@ class Snapshot:
 def _mark(offset: int, metadata: str) -> Mark:
     """A position as far as it can be read: the counts say what follows from what it lacks."""
     noted = Noted(metadata)
-    return Mark(offset, noted.numbers, noted.gaps, noted.stands, noted.last_batch, noted.untold)
+    return Mark(offset, noted.numbers, noted.gaps, noted.stands, noted.last_batch, noted.untold, noted.lost)
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

@@ -37,7 +37,7 @@ def committed_only(batches: Iterable[RawBatch], aborted: Sequence[FetchResponse.
         while waiting and waiting[-1].first_offset <= batch.last_offset:
             aborting.add(waiting.pop().producer_id)
         if batch.is_control:
-            if batch.producer_id in aborting and _is_abort(batch):
+            if batch.producer_id in aborting and is_abort(batch):
                 aborting.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in aborting):
             yield batch
@@ -59,7 +59,8 @@ def split_sound(data: memoryview) -> tuple[list[RawBatch], BatchError | None]:
         at += batches[-1].size_in_bytes
 
 
-def _is_abort(batch: RawBatch) -> bool:
+def is_abort(batch: RawBatch) -> bool:
+    """Whether a control batch is the marker of an aborted transaction."""
     try:
         return marker_type(batch) == "abort"
     except BatchError:  # some other kind of control batch

@@ -16,6 +16,7 @@ noted        the same as it can be read in positions of any version
 state        which state a partition is in
 status       the same for operators, who ask the clusters
 sourcelog    the log that a lane reads, held against what its position notes of it
+outputlog    the log that a lane writes, held against what its position notes of it
 heldback     logs in which an open transaction holds back what lies behind it
 ranges       ranges of offsets as a position notes them
 recordcount  how many records a batch holds, and how many of them in some ranges

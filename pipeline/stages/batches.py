@@ -112,8 +112,16 @@ class Refused(KafkaError):
         self.index = index
 
 
-async def send(sender: TransactionalSender, tp: TopicPartition, batches: Sequence[RawBatch]) -> int:
-    """Send batches as they are but for new headers; the offset behind the last one on the target (-1: none sent).
+class Sent(NamedTuple):
+    """The target's offset of the first batch that was sent, and the one behind the last one; -1: none was sent, or the broker
+    has forgotten where they are."""
+
+    begin: int
+    end: int
+
+
+async def send(sender: TransactionalSender, tp: TopicPartition, batches: Sequence[RawBatch]) -> Sent:
+    """Send batches as they are but for new headers; where they are on the target.
 
     They travel together, in order. Raises Fenced, Refused, KafkaError.
     """
@@ -129,5 +137,7 @@ async def send(sender: TransactionalSender, tp: TopicPartition, batches: Sequenc
         if error.code in REFUSING and index >= 0:
             raise Refused(error, index) from error
         raise
-    ends = (where.base_offset + batch.record_count for where, batch in zip(stored, batches, strict=True))
-    return max(ends, default=-1)
+    placed = [(where.base_offset, batch) for where, batch in zip(stored, batches, strict=True) if where.base_offset >= 0]
+    if not placed:
+        return Sent(-1, -1)
+    return Sent(min(offset for offset, _ in placed), max(offset + batch.record_count for offset, batch in placed))

@@ -51,7 +51,15 @@ class Noted:
     @property
     def gaps(self) -> list[ranges.Range]:
         """The offsets that operators let the stage pass over."""
-        text = self.text("gap_ranges")
+        return self._ranges("gap_ranges")
+
+    @property
+    def lost(self) -> list[ranges.Range]:
+        """Those of them that the target had, and lost."""
+        return self._ranges("lost_ranges")
+
+    def _ranges(self, name: str) -> list[ranges.Range]:
+        text = self.text(name)
         return ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
 
     @property

@@ -17,6 +17,9 @@ from penstock.pipeline.stages.position import StagePosition
 from penstock.pyx.record.rawbatch import RawBatch
 
 P = TypeVar("P", bound=StagePosition)
+COMPACTION_UNKNOWN = (
+    " (or compaction changed it: give this client the right to describe the topic's configs, so that it can tell)"
+)
 _log = log.get(__name__)
 
 
@@ -106,7 +109,7 @@ class SourceLog:
 async def batch_before(admin: Admin, tp: TopicPartition, offset: int, start: int) -> RawBatch | None:
     """The batch that ends right below an offset of a log, which begins at `start`; None where retention or compaction has
     removed it. Raises KafkaError."""
-    found = await _batch_at(admin, tp, offset - 1) if offset > start else None
+    found = await batch_or_none(admin, tp, offset - 1) if offset > start else None
     return None if found is None or found.base_offset >= offset else found
 
 
@@ -116,19 +119,13 @@ async def differs(admin: Admin, tp: TopicPartition, mark: BatchMark, offset: int
     start = await admin.start_offset(tp)
     if offset <= start:
         return ""
-    batch = await _batch_at(admin, tp, max(mark.offset, start))
+    batch = await batch_or_none(admin, tp, max(mark.offset, start))
     found = None if batch is None else BatchMark.of(batch)
     if found == mark:
         return ""
-    try:
-        policy = (await admin.describe_configs(TOPIC_RESOURCE, tp[0])).get("cleanup.policy") or ""
-        unknown = ""
-    except KafkaError as error:
-        if error.code not in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-            raise
-        policy = ""
-        unknown = " (or compaction changed it: give this client the right to describe the topic's configs, so that it can tell)"
-    if "compact" in policy:
+    policy = await cleanup_policy(admin, tp[0])
+    unknown = COMPACTION_UNKNOWN if policy is None else ""
+    if "compact" in (policy or ""):
         # Compaction rewrites a batch, and removes one; epochs and offsets are all that is left to compare.
         _log.info("`%s` partition %d: the batch at offset %d was compacted and can't be compared", *tp, mark.offset)
         return ""
@@ -138,7 +135,17 @@ async def differs(admin: Admin, tp: TopicPartition, mark: BatchMark, offset: int
     return f"the last batch below offset {offset} was {_words(mark)}, but {has}{unknown}"
 
 
-async def _batch_at(admin: Admin, tp: TopicPartition, offset: int) -> RawBatch | None:
+async def cleanup_policy(admin: Admin, topic: str) -> str | None:
+    """A topic's `cleanup.policy`; None where this client has no right to know it. Raises KafkaError."""
+    try:
+        return (await admin.describe_configs(TOPIC_RESOURCE, topic)).get("cleanup.policy") or ""
+    except KafkaError as error:
+        if error.code not in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            raise
+        return None
+
+
+async def batch_or_none(admin: Admin, tp: TopicPartition, offset: int) -> RawBatch | None:
     """The batch at an offset, or the next one; None where there is none, or retention was faster."""
     try:
         return await admin.batch_at(tp, offset)

@@ -616,6 +616,32 @@ def test_records_that_went_with_a_log_before_they_were_copied_are_not_complete(p
         assert f"Accepted at A {pipeline.topic}: logs left in partition 1, +{count} logs, on " in said
 
 
+def test_copies_that_the_aggregate_lost_are_not_complete(pipeline: Pipeline) -> None:
+    """Though an operator let the mirror go on without them, and the counts agree; a person may accept that."""
+    hops = pipeline.settle(deduped=100)["hops"]
+    right = {int(p): count for p, count in hops[f"aggregate {pipeline.topic}.deduped"]["partitions"].items()}
+    pipeline.load(right, right)
+    assert pipeline.audit()["complete"]
+    pipeline.stages[0].stop()
+    name, tp = f"penstock-mirror.{pipeline.topic}.A", (pipeline.topic, 1)
+
+    async def lose(ranges: str) -> None:
+        async with Admin(pipeline.target.bootstrap) as admin:
+            found = (await admin.committed(name, [tp]))[tp]
+            assert found is not None
+            await admin.commit(name, {tp: (found[0], json.dumps(json.loads(found[1]) | {"lost_ranges": ranges}))})
+
+    asyncio.run(lose("3..4,7..9"))
+    answer = pipeline.audit()
+    assert answer["parts_at"] == f"A {pipeline.topic}" and not answer["complete"]
+    words = "partition 1: the aggregate lost the copies of offsets 3 to 4, 7 to 9"
+    assert answer["hops"][answer["parts_at"]]["trouble"] == words
+    assert f"A {pipeline.topic}, offsets of lost copies in partition 1: +5 offsets" in pipeline.accept()
+    assert pipeline.audit()["complete"]
+    asyncio.run(lose(""))
+    assert pipeline.audit()["parts_at"] == f"A {pipeline.topic}", "what was accepted isn't so any more"
+
+
 def test_a_log_that_was_put_back_from_a_copy_is_not_complete(pipeline: Pipeline) -> None:
     """It has outgrown the positions: counts alone say that all of it was copied, and read."""
     pipeline.settle(deduped=100)

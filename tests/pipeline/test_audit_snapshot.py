@@ -33,7 +33,7 @@ def batch(records: int) -> RawBatch:
 async def turn(sender: TransactionalSender, topic: str, records: int, group: str = "") -> int:
     """A lane's turn, with its position unless it is one that comes after the look; the end that it notes."""
     await sender.begin()
-    end = await send(sender, (topic, 0), [batch(records)])
+    _, end = await send(sender, (topic, 0), [batch(records)])
     noted = {"records": records, "target_end": end, "producer_id": sender.producer_id}
     if group:
         await sender.send_offsets(group, {(topic, 0): (records, json.dumps(noted))})

@@ -61,6 +61,7 @@ Inside the test process
 - `cluster_clients`: its clients, held against what they were answered
 - `cluster_transactions`: its transactional producers, and what is left of their transactions for consumers
 - `java_clients`, `JavaClients.java`: Java's clients, and what they were told as `history` judges it
+- `cut_logs`: logs that lost their end, while the rest of a cluster is as it was
 - `cuttingproxy`: ways between brokers and ZooKeepers that a test cuts, one way too, and heals
 - `zookeeper`: ZooKeeper from Kafka 3.9's jars, alone or an ensemble, and a proxy that cuts its connections
 

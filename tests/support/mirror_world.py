@@ -140,6 +140,16 @@ class World:
         for name in sources or self.sources:
             run(send(name))
 
+    def resend(self, source: str) -> None:
+        """Send the first batch of a source once more, as a producer does that got no answer."""
+
+        async def send(admin: Admin) -> None:
+            batch = await admin.batch_at((self.topic, 0), 0)
+            assert batch is not None
+            await Sender(admin, idempotent=False).submit((self.topic, 0), [bytes(batch)])
+
+        self.admin(self.sources[source], send)
+
     def fill_transactions(self, outcomes: str, codec: str = "lz4", sources: list[str] | None = None) -> None:
         """Send a transaction of two batches to each partition for each letter: c(ommit) or a(bort)."""
 

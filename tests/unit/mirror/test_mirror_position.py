@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.mirror.position import MirrorPosition
+from penstock.mirror.targetloss import TargetLoss
 from penstock.pipeline.stages import ranges
 from penstock.pipeline.stages.failures import OperatorNeeded
 
@@ -52,6 +53,21 @@ def test_gaps_are_noted_as_ranges() -> None:
     again = at.passing(12)  # what follows is copied after all
     assert (again.offset, again.gaps, again.gap_ranges) == (12, 2, "10..11")
     assert at.passing(0).gap_ranges == "" and at.passing(45) == at
+
+
+def test_a_loss_is_left_out_of_the_copy_until_it_is_made_again() -> None:
+    at = MirrorPosition(50, b"s", b"t", records=45, target_end=60).passing(55)
+    loss = TargetLoss(20, 55, 28, 21)
+    proved = loss.roll_back(at)
+    assert (proved.offset, proved.records, proved.gaps, proved.target_end) == (20, 17, 0, 21)
+    assert loss.leave_out(proved) == proved
+    left = loss.leave_out(proved.passing(40))
+    assert (left.gap_ranges, left.lost_ranges) == ("20..39", "20..39")
+    assert loss.leave_out(proved.passing(70)).lost_ranges == "20..54"  # what lies behind it was never copied
+    assert MirrorPosition.from_text(40, left.metadata(), BEGIN) == left
+    assert left.passing(30).lost_ranges == "20..29" and left.passing(20).lost_ranges == ""
+    unknown = TargetLoss(None, 55)
+    assert unknown.roll_back(at) == replace(at, target_end=-1, other_logs=1) == unknown.leave_out(unknown.roll_back(at))
 
 
 def test_of_many_gaps_the_last_ones_are_noted() -> None:

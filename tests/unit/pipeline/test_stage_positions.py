@@ -30,6 +30,13 @@ TEXTS: list[tuple[type[StagePosition], str]] = [
         '"process": ""}',
     ),
     (
+        MirrorPosition,
+        '{"topic_id": "", "target_id": "00000000000000000000000000000000", "cluster": "", "leader_epoch": -1, "records": 0, '
+        '"rebuilt": 0, "gaps": 20, "gap_records": 0, "again_records": 0, "gap_ranges": "20..39", "target_end": 0, '
+        '"producer_id": -1, "decisions": 0, "copied_ms": -1, "stopped": "", "stalled": "", "committed_ms": 1770000000123, '
+        '"last_batch": [], "process": "", "other_logs": 1, "lost_ranges": "20..39"}',
+    ),
+    (
         DedupePosition,
         '{"topic_id": "00ff00ff00ff00ff00ff00ff00ff00ff", "output_id": "aa11aa11aa11aa11aa11aa11aa11aa11", "read": 10, '
         '"written": 8, "dropped": 1, "quarantined": 1, "without_id": 3, "partitions": 5, "output_end": 9, "unknown": "3..5", '
