@@ -138,7 +138,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(quick_broker: Broker
         members.append(Member(quick_broker, topic, group, NEWER, **{"group.instance.id": "goes"}))
         settle(members, [2, 2])
         assert members[1].partitions == had
-        assert stays.told == []
+        assert [tps for _, tps in stays.told if tps] == []
     finally:
         for member in members:
             member.leave()
