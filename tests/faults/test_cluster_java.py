@@ -92,7 +92,7 @@ def show_as_leader(patch: pytest.MonkeyPatch, name: str, former: int) -> list[in
     leaders that it shows from now on."""
     shown: list[int] = []
 
-    def tell(topic: Topic, version: int, operations: bool) -> Any:
+    def tell(topic: Topic, version: int, operations: bool, live: object) -> Any:
         entry = metadata.describe(topic)
         if topic.name == name:
             led = entry.partitions[0]
