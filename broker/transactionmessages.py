@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
 
 Partition = tuple[str, int]
@@ -62,3 +63,41 @@ class MarkerAnswer(NamedTuple):
 
     error: int
     is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition's log, from `first_offset` on.
+
+    keeps_markers: the log has lost no marker since then. So a transaction that is complete is not open there.
+    """
+
+    partition: Partition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int = -1
+    first_offset: int = -1
+    keeps_markers: bool = False
+
+
+class Fate(IntEnum):
+    """What becomes of a transaction that is open in a log. The numbers are those of ListTransactions."""
+
+    LISTED = 0
+    """The id's state names the partition: its own end writes the marker."""
+    COMMIT = 1
+    ABORT = 2
+    UNKNOWN = 3
+    """The outcome is lost: nobody may guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """What a broker's coordinators know of some open transactions.
+
+    leads: the partitions of `__transaction_state` that they have read, with the leader epoch in which they coordinate each.
+    found: of each transaction that was asked about, such a partition and what it says; None: none knows the producer id.
+    """
+
+    leads: Mapping[int, int]
+    found: Sequence[tuple[int, Fate] | None]

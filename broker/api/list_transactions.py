@@ -1,18 +1,27 @@
 """ListTransactions (KIP-664): the transactional ids that this broker coordinates, with their state, filtered by state, producer
 id, age (from version 1 on) and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versions 0-2.
+
+In a cluster other brokers ask what becomes of transactions that are open in their logs. On any other listener than theirs the
+answer to that is CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.transactions.state import TransactionState
+from penstock.broker.transactionmessages import OpenTransaction
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 from penstock.regex import RegexError, compile_regex
 
 KEY, VERSIONS = 66, (0, 2)
+NO_PARTITION = -1
 
 
 async def handle(context: Context, request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
     """List by id."""
+    if request.open_transactions:
+        if context.cluster is None or call.listener != context.between_brokers:
+            return ListTransactionsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return await _fates(context, request)
     by_name = {state.shown: state for state in TransactionState}
     unknown = [name for name in request.state_filters if name not in by_name]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
@@ -45,3 +54,21 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
             )
         )
     return response
+
+
+async def _fates(context: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    asked = [
+        OpenTransaction((one.topic, one.partition_index), one.producer_id, one.producer_epoch, keeps_markers=one.keeps_markers)
+        for one in request.open_transactions
+    ]
+    fates = await context.coordinators.hanging.answer(asked)
+    fate = ListTransactionsResponse.TransactionFate
+    return ListTransactionsResponse(
+        leads=[
+            ListTransactionsResponse.Lead(partition_index=index, leader_epoch=epoch) for index, epoch in fates.leads.items()
+        ],
+        fates=[
+            fate(partition_index=NO_PARTITION) if found is None else fate(partition_index=found[0], fate=found[1])
+            for found in fates.found
+        ],
+    )

@@ -17,6 +17,7 @@ grouplag                how far groups are behind, in records and in seconds
 transactioncoordinator  transactional ids, and the markers of their transactions
 markers                 transaction markers, as the leader of a partition appends them
 losses                  partitions of a transaction that may lack records of it, in a cluster
+hangingtransactions     open transactions that no coordinator would end, in a cluster
 delivery                the way of a transaction's markers to the leaders of its partitions, in a cluster
 transactions/           a transactional id as a state machine
 verification            whether a producer may begin its transaction in a partition: its coordinator is asked

@@ -7,12 +7,13 @@ from collections.abc import Collection
 from penstock.broker.configs.flushes import Flushes
 from penstock.broker.coordination import groupoffsets
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
+from penstock.broker.coordination.hangingtransactions import HangingTransactions
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions import events as transaction_events
 from penstock.broker.coordination.verification import Verifier
-from penstock.broker.topic import GROUP_OFFSETS
+from penstock.broker.topic import GROUP_OFFSETS, INTERNAL
 
 
 class Coordinators:
@@ -22,7 +23,8 @@ class Coordinators:
         self._config = parts.config
         self.groups = GroupCoordinator(parts)
         self.transactions = TransactionCoordinator(parts, self.groups)
-        self.verifier = Verifier(parts, self.transactions)
+        self.hanging = HangingTransactions(parts, self.transactions)
+        self.verifier = Verifier(parts, self.transactions, self.hanging)
 
     async def start(self, power_cut: bool = False, was_flushed: Flushes = Flushes.NONE) -> None:
         """Load the logs, finish decided transactions, start the timers. Called once both internal topics' logs are open
@@ -38,15 +40,17 @@ class Coordinators:
         """In place of `start`, in a cluster: what this broker coordinates comes by `elected`."""
         self.groups.is_alone = self.transactions.is_alone = False
         self._start_sweeps()
+        self.transactions.spawn(self.hanging.run())
 
     def joined(self) -> None:
         """This broker is registered in its cluster: prepare for the time in which the store doesn't answer."""
         self.transactions.spawn(self.transactions.producer_ids.take_first_block())
 
     def elected(self, topic: str, partition: int, leader_epoch: int, unclean_epoch: int = -1) -> None:
-        """This broker leads a partition of an internal topic in that epoch. unclean_epoch: the newest that an unclean election
-        began; -1: none."""
-        self._of(topic).elected(partition, leader_epoch, unclean_epoch)
+        """This broker leads a partition in that epoch. unclean_epoch: the newest that an unclean election began; -1: none."""
+        if topic in INTERNAL:
+            self._of(topic).elected(partition, leader_epoch, unclean_epoch)
+        self.hanging.led((topic, partition), unclean_epoch)
 
     def resigned(self, topic: str, partition: int) -> None:
         """Nobody knows this broker any more as the leader of a partition of an internal topic."""
@@ -55,6 +59,7 @@ class Coordinators:
     def led_uncleanly(self, partitions: Collection[TopicPartition]) -> None:
         """The picture of the cluster shows unclean elections of these: transactions may have lost records there."""
         self.transactions.led_uncleanly(partitions)
+        self.hanging.led_uncleanly(partitions)
 
     def _of(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
         return self.groups if topic == GROUP_OFFSETS else self.transactions

@@ -6,6 +6,8 @@ would be open again on the next one. So may one of before, which the log says to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock import log
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.machines import TopicPartition
@@ -40,6 +42,8 @@ class Markers:
     def __init__(self, parts: Parts, groups: GroupCoordinator) -> None:
         self._parts = parts
         self._groups = groups
+        self.holds: Callable[[TopicPartition, int, int], bool] = lambda *_: False
+        """See `HangingTransactions.holds`."""
         self._newest: dict[int, tuple[int, int]] = {}  # by sender: registration and number of its newest request
 
     def is_late(self, sender: int, sender_epoch: int, number: int) -> bool:
@@ -69,6 +73,8 @@ class Markers:
             return MarkerAnswer(ErrorCode.UNKNOWN_TOPIC_ID)
         if leader_epoch not in (ANY_EPOCH, offsets.leader_epoch):
             return MarkerAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if marker.version >= 2 and self.holds(partition, marker.producer_id, marker.producer_epoch - 1):
+            return MarkerAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
         error, appended = self._append(partition, marker, offsets.leader_epoch)
         if error in FENCED:
             if self.has_open(partition, marker):
@@ -94,11 +100,10 @@ class Markers:
     def is_open(self, partition: TopicPartition, producer_id: int, below: int = EPOCH_MAX + 1) -> bool:
         """Whether a producer has an open transaction of an epoch below that one in that partition, or it can't be known."""
         try:
-            producers = self._parts.log_manager.producers(*partition)
+            found = self._parts.log_manager.producer(*partition, producer_id)
         except KafkaError:
             return True
-        mine = (one for one in producers if one.producer_id == producer_id and one.producer_epoch < below)
-        return any(one.txn_first_offset >= 0 for one in mine)
+        return found is not None and found.txn_first_offset >= 0 and found.producer_epoch < below
 
     def _append(self, partition: TopicPartition, marker: Marker, led_since: int = ANY_EPOCH) -> tuple[int, Appended | None]:
         """From version 2 on (KIP-890) a marker whose epoch is that of an open transaction's records is refused: it is an

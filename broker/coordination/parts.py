@@ -11,7 +11,7 @@ from penstock.broker.configs.features import Features
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.store.base import Store
 from penstock.broker.topics.changes import Topics
-from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
+from penstock.broker.transactionmessages import Fates, MarkerAnswer, MarkerWrite, OpenTransaction, Verification
 from penstock.pyx.log.logmanager import LogManager
 
 
@@ -32,6 +32,15 @@ class BrokerSender(Protocol):
 
     async def find_led(self, broker: int, epochs: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Ask a broker which of these partitions it leads, each in that leader epoch."""
+        ...
+
+    async def find_fates(self, broker: int, asked: Sequence[OpenTransaction]) -> Fates:
+        """Ask a broker's coordinators what becomes of transactions that are open in logs."""
+        ...
+
+    async def read_leaders(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """By the metadata store, as it is after the call: leader and leader epoch of each partition of a topic. Raises nothing:
+        none, where the topic isn't there or the store can't be asked."""
         ...
 
     async def is_gone(self, partition: TopicPartition, topic_id: bytes = b"") -> bool:

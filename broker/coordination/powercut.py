@@ -13,14 +13,12 @@ the transaction stays open, and an ERROR names it: nobody may guess.
 In a cluster an unclean election follows a power cut of all replicas that were in sync. If a coordinator's own log was elected
 so, ids whose newest record is older than that election are fenced, before anybody is served (`is_outdated`). The fence is a
 newer record: so it is made once, also if a coordinator dies meanwhile. Of a partition that a transaction wrote to, `losses.py`
-says which transactions are aborted.
+says which transactions are aborted. What is still open in a log then is asked about by `hangingtransactions.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactions.state import (
@@ -30,43 +28,27 @@ from penstock.broker.coordination.transactions.state import (
     Facts,
     TransactionState,
 )
+from penstock.broker.transactionmessages import Fate, OpenTransaction
 from penstock.errors import KafkaError
-from penstock.pyx.log.logmanager import LogManager
+from penstock.pyx.log.logmanager import LogManager, Producer
 
 
-class Fate(Enum):
-    """What becomes of a transaction that is open in a log."""
-
-    LISTED = auto()  # the id's state names the partition: its own end writes the marker
-    COMMIT = auto()
-    ABORT = auto()
-    UNKNOWN = auto()
-
-
-@dataclass(slots=True, frozen=True)
-class Open:
-    """A transaction that is open in a partition's log."""
-
-    partition: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-
-
-def find_open(logs: LogManager) -> list[Open]:
-    """The transactions that are open in the logs that are. Slow with many producers."""
-    found = list[Open]()
-    for partition in logs.partitions():
+def find_open(logs: LogManager, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
+    """The transactions that are open in these logs."""
+    found = list[OpenTransaction]()
+    for partition in partitions:
         try:
-            producers = logs.producers(*partition)
+            found += [open_transaction(partition, one) for one in logs.open_transactions(*partition)]
         except KafkaError:  # deleted, moved or taken offline since
             continue
-        found += [
-            Open(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch)
-            for one in producers
-            if one.txn_first_offset >= 0
-        ]
     return found
+
+
+def open_transaction(partition: TopicPartition, producer: Producer) -> OpenTransaction:
+    """That of a producer which has one open."""
+    return OpenTransaction(
+        partition, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch, producer.txn_first_offset
+    )
 
 
 def is_outdated(newest_epoch: int, unclean_epoch: int) -> bool:
@@ -84,12 +66,14 @@ def by_producer_id(every: Iterable[Facts]) -> dict[int, Facts]:
     return found
 
 
-def fate(one: Open, states: Mapping[int, Facts], flushed: bool) -> Fate:
-    """What becomes of an open transaction; `flushed`: markers are on the disk before a transaction is complete."""
+def fate(one: OpenTransaction, states: Mapping[int, Facts], keeps_markers: bool) -> Fate:
+    """What becomes of an open transaction; `keeps_markers`: its log has the markers of all that is complete."""
     facts = states.get(one.producer_id)
     if facts is None:
         return Fate.ABORT
     used_up = facts.producer_id != one.producer_id
+    if not used_up and facts.last_end is not None and facts.last_end[0] == one.producer_epoch:
+        return Fate.COMMIT if facts.last_end[1] else Fate.ABORT
     if one.partition in facts.partitions and (facts.state is TransactionState.ONGOING or facts.state in PREPARED):
         # From version 2 on the end that is decided has raised the epoch: what is as high came after its marker.
         raised = facts.state in PREPARED and facts.client_version >= 2
@@ -103,4 +87,4 @@ def fate(one: Open, states: Mapping[int, Facts], flushed: bool) -> Fate:
     is_newer = not used_up and (
         one.producer_epoch > facts.producer_epoch or (raised and one.producer_epoch == facts.producer_epoch)
     )
-    return Fate.ABORT if flushed or is_newer else Fate.UNKNOWN
+    return Fate.ABORT if keeps_markers or is_newer else Fate.UNKNOWN

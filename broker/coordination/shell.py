@@ -183,6 +183,14 @@ class Coordinator(ABC, Generic[M]):
         """Whether machines that this broker has to know are still being read."""
         return any(lead.state is LeadState.LOADING for lead in self._leads.values())
 
+    def loaded(self) -> dict[int, Lead[M]]:
+        """The partitions of the internal topic whose names this broker coordinates now, as far as it knows."""
+        return {
+            partition: lead
+            for partition, lead in self._leads.items()
+            if lead.state is LeadState.LOADED and self._parts.commits.is_committed((self.topic, partition), 0, lead.epoch)
+        }
+
     def epoch_of(self, partition: int) -> int:
         """The leader epoch since which this broker coordinates what a partition of the internal topic has. Raises KafkaError
         NOT_COORDINATOR if it doesn't."""

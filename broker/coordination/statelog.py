@@ -136,7 +136,10 @@ def encode_transaction_record(transactional_id: str, record: object) -> KeyValue
         transaction_start_timestamp_ms=facts.started_ms,
         client_transaction_version=facts.client_version,
     )
-    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0 or bool(facts.topic_ids or facts.unclean_epochs)
+    if facts.last_end is not None:
+        message.ended_epoch, message.ended_commit = facts.last_end
+    ids_or_epochs = facts.topic_ids or facts.unclean_epochs or facts.last_end
+    tagged = facts.client_version > 0 or facts.previous_producer_id >= 0 or bool(ids_or_epochs)
     return key, encode_versioned(message, 1 if tagged else 0)
 
 
@@ -298,6 +301,7 @@ def _read_transaction_value(value: bytes | None) -> Facts | None:
         updated_ms=message.transaction_last_update_timestamp_ms,
         started_ms=message.transaction_start_timestamp_ms,
         client_version=message.client_transaction_version,
+        last_end=(message.ended_epoch, message.ended_commit) if message.ended_epoch >= 0 else None,
         topic_ids=frozenset(
             (topic.topic, bytes(topic.topic_id)) for topic in message.transaction_partitions or () if topic.topic_id != NIL_UUID
         ),

@@ -53,7 +53,7 @@ from penstock.broker.coordination.transactions.state import (
     is_fenced,
 )
 from penstock.broker.topic import TRANSACTION_STATE, partition_in
-from penstock.broker.transactionmessages import Marker, MarkerAnswer, TopicIds
+from penstock.broker.transactionmessages import Fate, Marker, MarkerAnswer, OpenTransaction, TopicIds
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
@@ -423,7 +423,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """
         if not self.is_cut:
             return
-        found = await asyncio.get_running_loop().run_in_executor(None, powercut.find_open, self._parts.log_manager)
+        logs = self._parts.log_manager
+        found = await asyncio.get_running_loop().run_in_executor(None, powercut.find_open, logs, logs.partitions())
         states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
         flushed = {
             producer_id
@@ -448,21 +449,21 @@ class TransactionCoordinator(Coordinator[Transaction]):
         _log.warning(
             "a power cut came before this start, or may have: fenced %d transactional producers, aborted %d ongoing "
             "transactions; %d others were open in logs",
-            fenced, ongoing, sum(its_fate is not powercut.Fate.LISTED for its_fate in fates.values()),
+            fenced, ongoing, sum(its_fate is not Fate.LISTED for its_fate in fates.values()),
         )  # fmt: skip
 
-    def _end_left_open(self, one: powercut.Open, its_fate: powercut.Fate) -> None:
+    def _end_left_open(self, one: OpenTransaction, its_fate: Fate) -> None:
         topic, index = one.partition
         what = f"topic={topic} partition={index} producer_id={one.producer_id} epoch={one.producer_epoch}"
-        if its_fate is powercut.Fate.LISTED or not self.markers.is_open(one.partition, one.producer_id):
+        if its_fate is Fate.LISTED or not self.markers.is_open(one.partition, one.producer_id):
             return
-        if its_fate is powercut.Fate.UNKNOWN or self._has_unreadable():
+        if its_fate is Fate.UNKNOWN or self._has_unreadable():
             _log.error(
                 "a transaction is open and its outcome is lost: %s; consumers of committed records wait there until "
                 "`kafka-transactions.sh abort` ends it", what,
             )  # fmt: skip
             return
-        commit = its_fate is powercut.Fate.COMMIT
+        commit = its_fate is Fate.COMMIT
         marker = Marker(one.producer_id, one.producer_epoch, commit, max(0, one.coordinator_epoch))
         error = self.markers.write(one.partition, marker)
         said = "committed, as its state says" if commit else "aborted"

@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import replace
 
 from penstock import log
+from penstock.broker.coordination.hangingtransactions import HangingTransactions
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.statelog import java_hash_partition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
@@ -24,15 +25,19 @@ _log = log.get(__name__)
 class Verifier:
     """Asks coordinators: `context.coordinators.verifier`."""
 
-    def __init__(self, parts: Parts, transactions: TransactionCoordinator) -> None:
+    def __init__(self, parts: Parts, transactions: TransactionCoordinator, hanging: HangingTransactions) -> None:
         self._parts = parts
         self._transactions = transactions
+        self._hanging = hanging
 
     async def ask(self, question: Verification) -> list[int]:
         """The error code of each partition. On one node it never waits."""
         cluster = self._parts.cluster
         if cluster is None:
             return await self.answer(question)
+        producer = question.producer_id, question.producer_epoch
+        if any(self._hanging.holds(partition, *producer) for partition in question.partitions):
+            return [ErrorCode.CONCURRENT_TRANSACTIONS] * len(question.partitions)
         question = replace(question, topic_ids=self._topic_ids(question))
         topic = self._parts.topics.get(TRANSACTION_STATE)
         leader = -1

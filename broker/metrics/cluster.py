@@ -20,8 +20,10 @@ from penstock.broker.metrics.families import (
     FOLDER_SIZE,
     FOLDER_USED,
     FOLDER_WAITS,
+    HANGING_TRANSACTIONS,
     OFFLINE_FOLDERS,
 )
+from penstock.broker.transactionmessages import Fate
 from penstock.broker.upkeep.space import FolderSpace
 from penstock.metrics import Page, each, one
 
@@ -30,6 +32,8 @@ def write(page: Page, context: Context) -> None:
     """What is one number for the broker."""
     one(page, BROKERS, len(context.brokers_for(context.between_brokers or "")))
     one(page, BROKER_INFO, 1, (str(context.node_id), str(context.advertised)))
+    ended = context.coordinators.hanging.ended
+    each(page, HANGING_TRANSACTIONS, {fate.name.lower(): ended[fate] for fate in (Fate.ABORT, Fate.COMMIT, Fate.UNKNOWN)})
     one(page, CLOCK_SETTLED, int(context.ages.is_settled))
     one(page, CLOCK_JUMPS, context.ages.jumps)
     with contextlib.suppress(OSError):

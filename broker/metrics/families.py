@@ -178,6 +178,12 @@ COPIES_BEGUN_AGAIN = Family(
     "counter",
     "How often a copy of a compacted partition was emptied and made again: it might have kept what was deleted.",
 )
+HANGING_TRANSACTIONS = Family(
+    "penstock_hanging_transactions",
+    "counter",
+    "Transactions that no coordinator would have ended, by what this broker did; `unknown`: nothing, as the outcome is lost.",
+    ("outcome",),
+)
 BROKERS = Family("kafka_brokers", "gauge", "Brokers of the cluster.")
 BROKER_INFO = Family("kafka_broker_info", "gauge", "Always 1.", ("id", "address"))
 DISK_READ = Family(

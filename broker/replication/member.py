@@ -46,7 +46,7 @@ from penstock.broker.replication.term import Term
 from penstock.broker.replication.topics import ClusterTopics
 from penstock.broker.replication.transactions import TransactionPeers
 from penstock.broker.store.base import StoreError, paths
-from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
+from penstock.broker.transactionmessages import Fates, MarkerAnswer, MarkerWrite, OpenTransaction, Verification
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
@@ -354,6 +354,18 @@ class Member:
     async def find_led(self, broker: int, epochs: Mapping[Partition, int]) -> Collection[Partition]:
         """Ask a broker which of these partitions it leads, each in that leader epoch. Raises ConnectionError."""
         return await self.transactions.find_led(broker, epochs)
+
+    async def find_fates(self, broker: int, asked: Sequence[OpenTransaction]) -> Fates:
+        """Ask a broker's coordinators what becomes of transactions that are open in logs. Raises ConnectionError."""
+        return await self.transactions.find_fates(broker, asked)
+
+    async def read_leaders(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """Leader and leader epoch of each partition of a topic, by the metadata store; none if that can't be asked."""
+        try:
+            return await self.topics.read_leaders(topic)
+        except StoreError as error:
+            _log.warning("nobody knows who leads topic=%s: %s", topic, error)
+            return {}
 
     async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """Whether a partition that isn't known here was deleted, by the metadata store. If that can't be asked: False."""

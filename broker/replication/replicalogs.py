@@ -44,7 +44,8 @@ class FetcherThreads(Protocol):
 
 
 class Coordinators(Protocol):
-    """What coordinates the names of the internal topics' partitions (`penstock.broker.coordination.coordinators`)."""
+    """What coordinates the names of the internal topics' partitions, and ends transactions that hang in all
+    (`penstock.broker.coordination.coordinators`)."""
 
     def elected(self, topic: str, partition: int, leader_epoch: int, unclean_epoch: int) -> None:
         """This broker leads it in that epoch. unclean_epoch: the newest that an unclean election began; -1: none."""

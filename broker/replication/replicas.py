@@ -43,7 +43,6 @@ from penstock.broker.replication.proposals import Proposals
 from penstock.broker.replication.reading import MAY_LOSE
 from penstock.broker.replication.replicalogs import Coordinators, FetcherThreads, ReplicaLogs
 from penstock.broker.store.base import StoreError
-from penstock.broker.topic import INTERNAL
 from penstock.durable import sync_file, sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.hints import quoted
@@ -209,7 +208,7 @@ class Replicas:
         for replica in changed:
             if replica.leader is None or replica.partition in refused:
                 self._replica_logs.resign([replica.partition])
-            elif replica.partition[0] in INTERNAL:
+            else:
                 state = replica.leader.state
                 self._coordinators.elected(*replica.partition, state.leader_epoch, state.unclean_epoch)
         return refused

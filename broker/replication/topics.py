@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.cluster import metadata
-from penstock.broker.cluster.leaderandisr import NO_EPOCH, LeaderAndIsr
+from penstock.broker.cluster.leaderandisr import NO_EPOCH, NOT_CREATED, LeaderAndIsr
 from penstock.broker.cluster.messages import BEING_DELETED, LiveBroker, Partition, PartitionMetadata, UpdateMetadata
 from penstock.broker.cluster.placement import place
 from penstock.broker.configs.confignodes import ConfigNode, config_json, notification, read_node
 from penstock.broker.configs.topicconfig import check_topic_configs, stored_configs
 from penstock.broker.logs.logdirs import Key
 from penstock.broker.replication.departures import Departures
-from penstock.broker.replication.reading import read_one_topic
+from penstock.broker.replication.reading import read_one_state, read_one_topic
 from penstock.broker.store.base import (
     BadValueError,
     BadVersionError,
@@ -310,6 +310,15 @@ class ClusterTopics(Topics):
         except NoNodeError:
             return False
         return meant in (b"", stored_id.encode())
+
+    async def read_leaders(self, name: str) -> dict[int, tuple[int, int]]:
+        """Leader and leader epoch of each partition of a topic, as they are after the call; {}: there is no such topic. Raises
+        StoreError."""
+        await self._store.sync()
+        topic = await read_one_topic(self._store, name)
+        partitions = [] if topic is None else [(name, index) for index in range(len(topic.replicas))]
+        states = await asyncio.gather(*(read_one_state(self._store, one) for one in partitions))
+        return {index: (state.leader, state.leader_epoch) for index, state in enumerate(one or NOT_CREATED for one in states)}
 
     async def next_picture(self, timeout_s: float) -> None:
         """Wait until the controller's next picture is shown, or the time is over."""

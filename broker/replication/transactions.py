@@ -1,7 +1,8 @@
 """What this broker asks others of transactions, over connections of their own: an answer may wait for a commit.
 
 Markers go to the leaders of their partitions (WriteTxnMarkers), verifications to the coordinators (AddPartitionsToTxn). Leaders
-are asked whether they still lead in an epoch (OffsetForLeaderEpoch). One request of each kind is out to a broker at a time.
+are asked whether they still lead in an epoch (OffsetForLeaderEpoch), and coordinators what becomes of transactions that are
+open in a log (ListTransactions). One request of each kind is out to a broker at a time.
 
 A request for markers may hang in a connection, and be read after a later one has brought the same markers. Without the
 epochs of transactions v2, such a late marker would end the next transaction of its producer. So each request bears the
@@ -17,8 +18,13 @@ from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.replication import transactionwire
 from penstock.broker.replication.peers import Address, Peers, Prepare
 from penstock.broker.replication.queues import Queues
-from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
-from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, OffsetForLeaderEpochRequest, WriteTxnMarkersRequest
+from penstock.broker.transactionmessages import Fates, MarkerAnswer, MarkerWrite, OpenTransaction, Partition, Verification
+from penstock.pyx.wire.messages import (
+    AddPartitionsToTxnRequest,
+    ListTransactionsRequest,
+    OffsetForLeaderEpochRequest,
+    WriteTxnMarkersRequest,
+)
 
 PARTITIONS_MAX = 10_000
 """Of one request, in all its transactions."""
@@ -64,6 +70,16 @@ class TransactionPeers:
     async def find_led(self, broker: int, epochs: Mapping[Partition, int]) -> Collection[Partition]:
         """Ask a broker which of these partitions it leads, each in that leader epoch. Raises ConnectionError."""
         return await self._leads.ask(broker, epochs)
+
+    async def find_fates(self, broker: int, asked: Sequence[OpenTransaction]) -> Fates:
+        """Ask a broker's coordinators what becomes of open transactions. Raises ConnectionError."""
+        return await self._verifying.ask(
+            broker,
+            ListTransactionsRequest.API_KEY,
+            lambda: transactionwire.write_open(asked),
+            lambda message: transactionwire.read_fates(message, len(asked)),
+            large=len(asked) >= LARGE,
+        )
 
     def abandon(self) -> None:
         """Close all connections, and make no more; `stop` is still to come."""

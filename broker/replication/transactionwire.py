@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from penstock.broker.cluster.leaderandisr import NO_EPOCH
 from penstock.broker.topic import by_topic
-from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Partition, Verification
+from penstock.broker.transactionmessages import Fate, Fates, MarkerAnswer, MarkerWrite, OpenTransaction, Partition, Verification
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.message import NIL_UUID, WireError
 from penstock.pyx.wire.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     WriteTxnMarkersRequest,
@@ -142,3 +144,33 @@ def read_leads(message: OffsetForLeaderEpochResponse, asked: Sequence[Mapping[Pa
         ]
         for epochs in asked
     ]
+
+
+def write_open(asked: Sequence[OpenTransaction]) -> ListTransactionsRequest:
+    """The message that asks a broker's coordinators what becomes of open transactions. To a broker that doesn't know such
+    questions it asks for nothing: nobody has a producer id below 0."""
+    form = ListTransactionsRequest
+    return form(
+        producer_id_filters=[-1],
+        open_transactions=[
+            form.OpenTransaction(
+                topic=one.partition[0],
+                partition_index=one.partition[1],
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                keeps_markers=one.keeps_markers,
+            )
+            for one in asked
+        ],
+    )
+
+
+def read_fates(message: ListTransactionsResponse, count: int) -> Fates:
+    """What a broker has answered. Raises WireError for an answer to something else, as an older broker gives one."""
+    if len(message.fates) != count:
+        raise WireError(f"it says nothing of {count} open transactions, error {message.error_code}")
+    try:
+        found = [None if one.partition_index < 0 else (one.partition_index, Fate(one.fate)) for one in message.fates]
+    except ValueError as error:
+        raise WireError(str(error)) from None
+    return Fates({one.partition_index: one.leader_epoch for one in message.leads}, found)

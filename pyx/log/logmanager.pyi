@@ -181,6 +181,12 @@ class LogManager(ReplicaTable):
     def producers(self, topic: str, partition: int) -> list[Producer]:
         """State of every producer id that the log remembers."""
 
+    def open_transactions(self, topic: str, partition: int) -> list[Producer]:
+        """State of those that have a transaction open, in the order in which these begin."""
+
+    def producer(self, topic: str, partition: int, producer_id: int) -> Producer | None:
+        """State of one; None: the log doesn't remember it."""
+
     def guard(self) -> int:
         """A number for `is_guarded`, taken before a transaction's coordinator is asked; above 0."""
 

@@ -151,6 +151,17 @@ class FollowResult(IntEnum):
     DISK = FOLLOW_DISK
 
 
+cdef object _producer(const ProducerEntry* e):
+    return Producer(
+        e.producer_id,
+        e.epoch,
+        e.batches[e.count - 1].last_sequence if e.count > 0 else -1,
+        e.last_timestamp_ms,
+        e.coordinator_epoch,
+        e.txn_first_offset,
+    )
+
+
 cdef _Ask _ask_of(object given):
     cdef _Ask ask
     ask.leader_id, ask.broker_epoch, ask.leader_epoch, ask.offset, ask.last_epoch, ask.log_start = given
@@ -547,17 +558,32 @@ cdef class LogManager(ReplicaTable):
                 entries.push_back(at(place).second)
                 step(place)
             pthread_mutex_unlock(&p.lock)
-        return sorted(
-            Producer(
-                entries[i].producer_id,
-                entries[i].epoch,
-                entries[i].batches[entries[i].count - 1].last_sequence if entries[i].count > 0 else -1,
-                entries[i].last_timestamp_ms,
-                entries[i].coordinator_epoch,
-                entries[i].txn_first_offset,
-            )
-            for i in range(entries.size())
-        )
+        return sorted(_producer(&entries[i]) for i in range(entries.size()))
+
+    def open_transactions(self, str topic, int partition):
+        """The producers that have a transaction open; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef vector[ProducerEntry] entries
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            place = p.log.producers.open_txns.begin()
+            while place != p.log.producers.open_txns.end():
+                entries.push_back(producers_get(&p.log.producers, at(place).second.producer_id))
+                step(place)
+            pthread_mutex_unlock(&p.lock)
+        return [_producer(&entries[i]) for i in range(entries.size())]
+
+    def producer(self, str topic, int partition, int64_t producer_id):
+        """What the log knows of one of them; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef ProducerEntry e
+        with nogil:
+            pthread_mutex_lock(&led.p.lock)
+            e = producers_get(&led.p.log.producers, producer_id)
+            pthread_mutex_unlock(&led.p.lock)
+        return None if e.epoch == NO_EPOCH else _producer(&e)
 
     def guard(self):
         """What is taken before a transaction's coordinator is asked; see logmanager.pyi."""

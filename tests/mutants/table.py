@@ -12,6 +12,7 @@ from dataclasses import dataclass
 UNIT = "tests/unit/pyx"
 ACKS, FOLLOWING, LEASE = f"{UNIT}/test_acks.py", f"{UNIT}/test_following.py", f"{UNIT}/test_lease.py"
 GUARD, MARKERS = f"{UNIT}/test_verification_guard.py", "tests/unit/broker/test_markers.py"
+HANGING = "tests/unit/broker/test_hanging_transactions.py"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,36 @@ MUTANTS = {
         "        return (sender_epoch, number) < newest\n",
         "        return False\n",
         (f"{MARKERS}::test_a_request_that_hung_in_a_connection_ends_no_later_transaction",),
+    ),
+    "a broker says what becomes of a transaction that coordinates it no more": Mutant(
+        "broker/coordination/hangingtransactions.py",
+        "        if stored.get(index) == (broker, epoch)\n",
+        "        if True\n",
+        (f"{HANGING}::test_an_answer_counts_that_the_store_confirms",),
+    ),
+    "a lead that is lost while its coordinator answers": Mutant(
+        "broker/coordination/hangingtransactions.py",
+        "for index, lead in before.items() if after.get(index) is lead\n",
+        "for index in before\n",
+        (f"{HANGING}::test_a_coordinator_answers_for_what_it_leads_until_the_end",),
+    ),
+    "a lead that begins after states of transactions were lost": Mutant(
+        "broker/coordination/hangingtransactions.py",
+        "        if unclean_epoch != NO_EPOCH or self._are_states_lost:\n",
+        "        if unclean_epoch != NO_EPOCH:\n",
+        (f"{HANGING}::test_every_lead_is_suspect_once_states_were_lost",),
+    ),
+    "another transaction is open when a hanging one is ended": Mutant(
+        "broker/coordination/hangingtransactions.py",
+        "        return producer is not None and producer.txn_first_offset == one.first_offset\n",
+        "        return True\n",
+        (f"{HANGING}::test_another_transaction_that_is_open_by_then_is_left_alone",),
+    ),
+    "a later transaction's marker ends a hanging one": Mutant(
+        "broker/coordination/hangingtransactions.py",
+        "    if fate is Fate.LISTED and is_earlier:\n",
+        "    if False:\n",
+        (f"{HANGING}::test_the_end_of_a_later_transaction_is_none_of_an_earlier_ones",),
     ),
     "a marker for the lead of before": Mutant(
         "broker/coordination/markers.py",

@@ -18,13 +18,15 @@ from sim.moving_world import Violation
 from sim.test_transactions_sim import play
 from sim.transaction_world import World
 
-from penstock.broker.coordination import markers
+from penstock.broker.coordination import hangingtransactions, markers
 from penstock.broker.coordination.delivery import Delivery
+from penstock.broker.coordination.hangingtransactions import HangingTransactions
 from penstock.broker.coordination.shell import Coordinator
 from penstock.broker.coordination.transactions import ending, machine, producers
 from penstock.broker.coordination.transactions.events import WriteMarkers
 from penstock.broker.coordination.verification import Verifier
 from penstock.broker.replication.commits import Commits
+from penstock.broker.transactionmessages import Fate
 from penstock.errors import ErrorCode
 from penstock.pyx.log.logmanager import Appended
 
@@ -114,6 +116,28 @@ def append_unguarded(patch: Patch) -> None:
     patch.setattr(World, "guarded", False)
 
 
+def ask_about_nothing(patch: Patch) -> None:
+    """No lead is suspect."""
+    patch.setattr(HangingTransactions, "led", lambda *_: None)
+    patch.setattr(HangingTransactions, "led_uncleanly", lambda *_: None)
+
+
+def abort_what_one_does_not_know(patch: Patch) -> None:
+    """The answers that came are taken for all."""
+    real = hangingtransactions.decide
+    patch.setattr(hangingtransactions, "decide", lambda *given: [Fate.ABORT if fate is None else fate for fate in real(*given)])
+
+
+def believe_in_markers(patch: Patch) -> None:
+    """A transaction that is complete is taken for ended in each log."""
+    patch.setattr(HangingTransactions, "_keeps_markers", lambda *_: True)
+
+
+def hold_nothing(patch: Patch) -> None:
+    """A later transaction of a producer joins the one that is open, and its marker ends both."""
+    patch.setattr(HangingTransactions, "holds", lambda *_: False)
+
+
 MUTANTS = {
     "Redpanda 6018: what isn't replicated is answered": answer_at_once,
     "KAFKA-9777: nobody sends the markers of a decision": send_no_markers_again,
@@ -133,3 +157,21 @@ def test_a_broken_rule_is_found(name: str, tmp_path: Path, monkeypatch: Patch) -
     with pytest.raises(Violation):
         for seed in SEEDS:
             play(seed, tmp_path, LOSSY)
+
+
+FORGETS, CUTS = {"forgets": True}, {"power_cuts": True}
+HANGING: dict[str, tuple[Callable[[Patch], None], dict[str, bool]]] = {
+    "KIP-664: nobody ends a hanging transaction": (ask_about_nothing, FORGETS),
+    "not every coordinator was asked": (abort_what_one_does_not_know, FORGETS),
+    "a log that lost markers is taken for whole": (believe_in_markers, CUTS),
+    "a later transaction joins an open one": (hold_nothing, CUTS),
+}
+
+
+@pytest.mark.parametrize("name", HANGING)
+def test_a_broken_rule_of_hanging_transactions_is_found(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    break_rule, given = HANGING[name]
+    break_rule(monkeypatch)
+    with pytest.raises(Violation):
+        for seed in SEEDS:
+            play(seed, tmp_path, LOSSY, **given)

@@ -24,10 +24,10 @@ def _seeds() -> list[int]:
     return [int(one)] if one else list(range(1, RUNS + 1))
 
 
-def play(seed: int, folder: Path, lossy: float = 1.0, *, power_cuts: bool = False) -> World:
+def play(seed: int, folder: Path, lossy: float = 1.0, *, power_cuts: bool = False, forgets: bool = False) -> World:
     home = folder / str(seed)
     home.mkdir()
-    world = World(seed, home, lossy=lossy, power_cuts=power_cuts)
+    world = World(seed, home, lossy=lossy, power_cuts=power_cuts, forgets=forgets)
     try:
         virtualtime.play(world.run())
     except Violation as violation:
@@ -53,6 +53,14 @@ def test_a_committed_transaction_is_whole_after_power_cuts(tmp_path: Path) -> No
     seeds = _seeds()[: RUNS // 2 or 1]
     for seed in seeds:
         seen.update(play(seed, tmp_path, power_cuts=True).counts)
+    print(dict(seen))
+    assert seen["power cut"] and seen["committed v0"] and seen["committed v2"]
+
+
+def test_no_transaction_hangs_that_its_coordinator_has_forgotten(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+    for seed in _seeds()[: RUNS // 2 or 1]:
+        seen.update(play(seed, tmp_path, forgets=True).counts)
     print(dict(seen))
     assert seen["power cut"] and seen["committed v0"] and seen["committed v2"]
 

@@ -12,8 +12,11 @@ Judged at the end, by the logs that all replicas have then, and by what clients 
   producer asked for that. So no marker has ended records of another transaction;
 - what was acknowledged of a committed transaction is there, but for topics that were deleted meanwhile;
 - no transaction hangs, and no records of one are left open;
-- with power cuts: one topic has a replica in sync alone, and whoever leads it after a power cut lacks records. What was
-  acknowledged there of a committed transaction is there, unless the power was cut after its producer asked for the end;
+- with power cuts: one topic has a replica in sync alone, and the leader after a power cut lacks records. What was acknowledged
+  there of a committed transaction is there, unless the power was cut after its producer asked for the end. With transactions v2
+  what is left there of it has its outcome. No transaction stays open there, unless a broker has said that its outcome is lost;
+- where coordinators forget: so it is with one of the two partitions of transactional ids. The outcome of a transaction counts
+  unless the power was cut after its producer asked for the end. Nothing stays open, where no marker was lost;
 - each state of a transactional id follows from the one before it in the log: a decision is followed by its own completion
   alone, no epoch falls, no producer id comes back.
 """
@@ -33,17 +36,17 @@ from typing import Any
 
 from sim.moving_world import Inline, Violation
 
-from penstock.broker.api import write_txn_markers
+from penstock.broker.api import list_transactions, write_txn_markers
 from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.transactions.events import End, Init, ProducerResult
-from penstock.broker.coordination.transactions.state import PREPARED, Facts, TransactionRecord, TransactionState
+from penstock.broker.coordination.transactions.state import EPOCH_MAX, PREPARED, Facts, TransactionRecord, TransactionState
 from penstock.broker.replication.commits import Commits
-from penstock.broker.replication.transactionwire import read_marker_answers, write_markers
+from penstock.broker.replication.transactionwire import read_fates, read_marker_answers, write_markers, write_open
 from penstock.broker.topic import TRANSACTION_STATE
-from penstock.broker.transactionmessages import MarkerAnswer, MarkerWrite, Verification
+from penstock.broker.transactionmessages import Fates, MarkerAnswer, MarkerWrite, OpenTransaction, Verification
 from penstock.errors import ErrorCode as E
 from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import FollowResult, LogManager
@@ -58,6 +61,7 @@ REMADE = "remade"
 ALONE = "alone"
 TOPICS = {TRANSACTION_STATE: 2, "stays": 2, REMADE: 1, ALONE: 1}  # how many partitions each has
 DATA: list[Partition] = [("stays", 0), ("stays", 1), (REMADE, 0)]
+STATES: list[Partition] = [(TRANSACTION_STATE, 0), (TRANSACTION_STATE, 1)]
 TXN_TIMEOUT_MS, PATIENCE_S, COMMIT_MS = 8_000, 15.0, 3_000
 BETWEEN_BROKERS = "BETWEEN"
 COORDINATORS_S = 0.03  # in which they hear of what their broker's log has heard; now and then much later
@@ -160,6 +164,23 @@ class Network:
         led: list[Partition] = await self._ask("leads", broker, answer)
         return led
 
+    async def find_fates(self, broker: int, asked: Sequence[OpenTransaction]) -> Fates:
+        """Ask coordinators, by the message that brokers send for that."""
+        to, request = self._world.brokers[broker], write_open(asked)
+        call: Any = SimpleNamespace(turns=Turns(), listener=BETWEEN_BROKERS)
+
+        async def answer() -> Fates:
+            return read_fates(await list_transactions.handle(to.context, request, call), len(asked))
+
+        fates: Fates = await self._ask("fates", broker, answer)
+        return fates
+
+    async def read_leaders(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """By the store."""
+        await self._world.pause(1, 30)
+        leads = self._world.leads
+        return {index: (leads[topic, index].leader, leads[topic, index].epoch) for index in range(TOPICS[topic])}
+
     async def is_gone(self, partition: Partition, topic_id: bytes = b"") -> bool:
         """By the store."""
         await self._world.pause(1, 30)
@@ -212,7 +233,8 @@ class Line:
         """In that time; now and then much later."""
         world, loop = self._world, asyncio.get_running_loop()
         late_s = world.random.uniform(0, 30 * most_s) if world.fault(0.15) else world.random.uniform(0, most_s)
-        self._free_s = max(self._free_s, loop.time() + late_s)
+        # A loop keeps no order among what is due at the same time.
+        self._free_s = max(self._free_s + 1e-6, loop.time() + late_s)
         loop.call_at(self._free_s, world.arrive, action)
 
 
@@ -232,13 +254,16 @@ class Broker:
         self.deleted: set[bytes] = set()
         self.dark: dict[Partition, int] = {}  # by partition the newest version of its state as the power of its folder was cut
         self.life = 0
+        self.unknown: set[OpenTransaction] = set()  # whose outcome is lost, as it has said so far
         self.line, self.own_line = Line(world), Line(world)  # from the controller, and from the logs to the coordinators
         self.network = Network(world, number)
         self.context: Any = SimpleNamespace(
             features=Features(),
             entities=SimpleNamespace(get=lambda entity: {}),
             config=SCHEMA.parse({}),
-            topics=SimpleNamespace(get=self.picture.get, all=lambda: list(self.picture.values()), version=0),
+            topics=SimpleNamespace(
+                get=self.picture.get, all=lambda: list(self.picture.values()), version=0, ensure=self._not_seen
+            ),
             log_manager=self.logs,
             commits=self.commits,
             cluster=self.network,
@@ -255,6 +280,10 @@ class Broker:
         self.transactions._readers = Inline()  # type: ignore[assignment]
         self.transactions.producer_ids = world.producer_ids
 
+    async def _not_seen(self, name: str, *_: object) -> None:
+        """Every topic is there, and this broker has no picture of it yet."""
+        raise KafkaError(E.COORDINATOR_NOT_AVAILABLE, name)
+
     def take_role(self, partition: Partition, lead: Lead) -> None:
         """LeaderAndIsr of one partition. A log of an earlier topic of the name is gone by then."""
         before = self.roles.get(partition)
@@ -270,7 +299,7 @@ class Broker:
             self.logs.open_replica(partition[0], lead.topic_id, partition[1], str(home), {})
         self.roles[partition] = lead
         if lead.leader == self.number:
-            in_sync = partition[0] != ALONE
+            in_sync = partition not in self.world.alone
             others = [Replica(one, in_sync, in_sync, self.world.brokers[one].epoch) for one in BROKERS if one != self.number]
             self.logs.set_leader(
                 *partition, broker_epoch=self.epoch, leader_epoch=lead.epoch, partition_epoch=lead.version, replicas=others,
@@ -281,20 +310,24 @@ class Broker:
                 *partition, broker_epoch=self.epoch, leader=lead.leader, leader_epoch=lead.epoch, partition_epoch=lead.version,
                 unclean_epoch=lead.unclean_epoch,
             )  # fmt: skip
-        if partition[0] == TRANSACTION_STATE:
-            self.own_line.send(partial(self._tell_coordinators, partition, lead, self.life), COORDINATORS_S)
+        self.own_line.send(partial(self._tell_coordinators, partition, lead, self.life), COORDINATORS_S)
 
     def _tell_coordinators(self, partition: Partition, lead: Lead, life: int) -> None:
         """They hear of a role once the log has it."""
+        self.unknown |= self.coordinators.hanging.unknown
         if life == self.life and lead.leader == self.number:
-            self.coordinators.elected(*partition, lead.epoch)
-        elif life == self.life:
+            self.coordinators.elected(*partition, lead.epoch, lead.unclean_epoch)
+        elif life == self.life and partition[0] == TRANSACTION_STATE:
             self.coordinators.resigned(*partition)
 
     def restart(self) -> None:
         """Killed, and there again: the logs are as they were. It has no role, coordinates nothing, and has seen nothing."""
         self.life += 1
         self.logs.fence_all()
+        hanging = self.coordinators.hanging
+        self.unknown |= hanging.unknown
+        hanging.unknown, hanging._suspects, hanging._open = set(), set(), set()
+        hanging._unclean_epochs, hanging._are_states_lost = {}, False
         for partition, role in self.roles.items():
             self.roles[partition] = replace(role, version=-1)
             if partition[0] == TRANSACTION_STATE:
@@ -314,7 +347,7 @@ class Broker:
             topic = self.picture[name] = SeenTopic(name, lead.topic_id, seen, name == TRANSACTION_STATE)
         if lead.epoch > topic.partitions[index].leader_epoch:
             before = topic.partitions[index].unclean_epoch
-            isr = (lead.leader,) if name == ALONE else BROKERS
+            isr = (lead.leader,) if partition in self.world.alone else BROKERS
             topic.partitions[index] = Seen(index, lead.leader, lead.epoch, isr=isr, unclean_epoch=lead.unclean_epoch)
             if before < lead.unclean_epoch:
                 self.coordinators.led_uncleanly([partition])
@@ -358,6 +391,8 @@ class Sent:
     """What a client was told of one transaction."""
 
     asked_commit: bool = False
+    version: int = 0  # of the protocol
+    home: Partition = ("", 0)  # of its transactional id
     answered: bool | None = None  # committed
     acknowledged: list[tuple[Partition, bytes]] = field(default_factory=list)
     since_ms: int = 0  # when it began, or its client asked for its end
@@ -369,14 +404,24 @@ class World:
     guarded = True  # as the broker does; else a produce is appended whatever came since its coordinator was asked
 
     def __init__(
-        self, seed: int, folder: Path, duration_s: float = 40.0, lossy: float = 1.0, *, power_cuts: bool = False
+        self,
+        seed: int,
+        folder: Path,
+        duration_s: float = 40.0,
+        lossy: float = 1.0,
+        *,
+        power_cuts: bool = False,
+        forgets: bool = False,
     ) -> None:
-        """lossy: so many times as often as usual what is sent is lost, or comes late."""
+        """lossy: so many times as often as usual what is sent is lost, or comes late. power_cuts, forgets: see above."""
         self.random = random.Random(seed)
         self.lossy = lossy
         self.duration_s = duration_s
         self.data = [*DATA, (ALONE, 0)] if power_cuts else DATA
-        self.cuts_ms: list[int] = []  # when the power of whoever led `ALONE` was cut
+        self.alone = {(ALONE, 0)} if power_cuts else set[Partition]()  # of which one replica alone is in sync
+        if forgets:
+            self.alone.add(STATES[1])
+        self.cuts_ms: list[tuple[Partition, int]] = []  # when the power of whoever led one of them was cut
         self.faults = True
         self.counts: Counter[str] = Counter()
         self.history: list[tuple[object, ...]] = []
@@ -478,7 +523,7 @@ class World:
     def elect(self, partition: Partition, number: int) -> None:
         """Another leader, or the same one in another epoch."""
         before = self.leads[partition]
-        self.leads[partition] = Lead(before.topic_id, number, before.epoch + 1, before.version + 1)
+        self.leads[partition] = replace(before, leader=number, epoch=before.epoch + 1, version=before.version + 1)
         self.counts["election"] += 1
         self.note("elected", partition, self.leads[partition])
         self.tell(partition)
@@ -504,7 +549,8 @@ class World:
         self.note("restarted", broker.number)
         for partition, lead in list(self.leads.items()):
             if lead.leader == broker.number:
-                leader = broker.number if partition[0] == ALONE else self.random.choice(BROKERS)  # Nobody else has its records.
+                # Nobody else has the records of some.
+                leader = broker.number if partition in self.alone else self.random.choice(BROKERS)
                 self.leads[partition] = replace(lead, leader=leader, epoch=lead.epoch + 1, version=lead.version + 1)
                 for other in self.brokers.values():
                     if other is not broker:
@@ -550,10 +596,10 @@ class World:
                 await self._remake()
             elif chance < 0.22:
                 self._restart(self.brokers[self.random.choice(BROKERS)])
-            elif ALONE in self.ids and self.random.random() < 0.3:
-                await self._cut_power((ALONE, 0))
+            elif self.alone and self.random.random() < 0.3:
+                await self._cut_power(self.random.choice(sorted(self.alone)))
             else:
-                partition = self.random.choice([*DATA, (TRANSACTION_STATE, 0), (TRANSACTION_STATE, 1)])
+                partition = self.random.choice([one for one in (*DATA, *STATES) if one not in self.alone])
                 former = self.leads[partition].leader
                 self.elect(partition, self.random.choice(BROKERS))
                 if self.fault(0.3):  # The lead comes back, maybe before whoever had it knows that it was lost.
@@ -564,7 +610,7 @@ class World:
         """Of the one replica in sync. Another one, which lacks records, leads some time later."""
         before = self.leads[partition]
         self.brokers[before.leader].cut_power(partition, before.version)
-        self.cuts_ms.append(self.now_ms)
+        self.cuts_ms.append((partition, self.now_ms))
         self.counts["power cut"] += 1
         self.note("power cut", partition, before)
         await self.pause(10, 2_000)
@@ -582,7 +628,7 @@ class World:
                 self._fetch(broker, partition)
 
     def _fetch(self, broker: Broker, partition: Partition) -> None:
-        if partition[0] == ALONE and self.fault(0.9):
+        if partition in self.alone and self.fault(0.9):
             return  # It lags far behind.
         ask = broker.logs.follower_ask(*partition)
         if ask is None or ask.leader < 0:
@@ -609,8 +655,7 @@ class World:
     # --- clients
     async def coordinator(self, name: str, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         """Ask a transaction's coordinator, or whom the client takes for it; None: no answer came."""
-        partition = (TRANSACTION_STATE, statelog.java_hash_partition(name, TOPICS[TRANSACTION_STATE]))
-        number = self.leads[partition].leader if self.random.random() < 0.85 else self.random.choice(BROKERS)
+        number = self.leads[home_of(name)].leader if self.random.random() < 0.85 else self.random.choice(BROKERS)
         await self.pause(1, 20)
         if self.fault(0.02):
             await asyncio.sleep(1)
@@ -717,14 +762,19 @@ class World:
         for partition in self.data:
             leader = self.brokers[self.leads[partition].leader]
             open_: dict[int, list[int]] = {}
+            lost = self._lost_outcomes(partition)
             for raw in self._batches(leader, partition):
                 if raw.is_control:
                     for number in open_.pop(raw.producer_id, []):
-                        if not self._is_excused(number, partition):
+                        if self.sent[number].version < 2 or raw.producer_id in lost:
+                            is_excused = self._is_excused(number, partition)
+                        else:
+                            is_excused = self._is_excused(number, None)
+                        if not is_excused:
                             outcomes.setdefault(number, {})[partition] = marker_type(raw) == "commit"
                 else:
                     open_.setdefault(raw.producer_id, []).extend(int(one.value or b"") for one in records(raw))
-            if open_ and partition[0] != ALONE:
+            if open_.keys() - lost:
                 raise Violation(f"{partition} has open transactions: {open_}")
         for number, found in outcomes.items():
             sent = self.sent[number]
@@ -742,9 +792,16 @@ class World:
                     raise Violation(f"transaction {number} is committed, and lacks what {partition} acknowledged: {sent}")
         self._check_states()
 
-    def _is_excused(self, number: int, partition: Partition) -> bool:
-        """Whether a power cut may have taken records or markers of a transaction whose end was asked for before, if ever."""
-        return partition[0] == ALONE and any(cut_ms >= self.sent[number].since_ms for cut_ms in self.cuts_ms)
+    def _is_excused(self, number: int, partition: Partition | None) -> bool:
+        """Whether a power cut may have taken records, markers or the decision of a transaction whose end was asked for before,
+        if ever."""
+        sent = self.sent[number]
+        return any(where in (partition, sent.home) and cut_ms >= sent.since_ms for where, cut_ms in self.cuts_ms)
+
+    def _lost_outcomes(self, partition: Partition) -> set[int]:
+        """The producers of which a broker has said that the outcome of a transaction is lost."""
+        said = set().union(*(broker.unknown | broker.coordinators.hanging.unknown for broker in self.brokers.values()))
+        return {one.producer_id for one in said if one.partition == partition}
 
     def _check_states(self) -> None:
         for index in range(TOPICS[TRANSACTION_STATE]):
@@ -766,8 +823,14 @@ class World:
                     raise Violation(f"{name} is still {facts.state.shown}")
 
 
+def home_of(name: str) -> Partition:
+    """The partition of a transactional id."""
+    return TRANSACTION_STATE, statelog.java_hash_partition(name, TOPICS[TRANSACTION_STATE])
+
+
 def _follows(facts: Facts, before: Facts) -> bool:
-    """Whether a transactional id may come into this state from that one. With transactions v2 nothing at all may be aborted."""
+    """Whether a transactional id may come into this state from that one. With transactions v2 nothing at all may be aborted.
+    The last epoch of a producer id fences whoever has it."""
     states = TransactionState
     if facts.producer_id == before.producer_id and facts.producer_epoch < before.producer_epoch:
         return False
@@ -775,6 +838,8 @@ def _follows(facts: Facts, before: Facts) -> bool:
         return facts.state is (states.COMPLETE_COMMIT if before.state is states.PREPARE_COMMIT else states.COMPLETE_ABORT)
     if before.state is states.ONGOING:
         return facts.state in (states.ONGOING, *PREPARED)
+    if facts.state is before.state and facts.producer_epoch == EPOCH_MAX:
+        return True
     return facts.state in (states.EMPTY, states.ONGOING) or (facts.state is states.PREPARE_ABORT and facts.client_version >= 2)
 
 
@@ -822,7 +887,7 @@ class Producer:
         """One transaction; whether this process goes on."""
         world = self.world
         number = next(world.next_transaction)
-        world.sent[number] = Sent(since_ms=world.now_ms)
+        world.sent[number] = Sent(version=self.version, home=home_of(self.name), since_ms=world.now_ms)
         partitions = world.random.sample(world.data, world.random.randint(1, len(world.data)))
         if self.version < 2 and not await self._add(partitions):
             return False

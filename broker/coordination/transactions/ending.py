@@ -152,6 +152,7 @@ def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> Non
         previous_producer_id=facts.producer_id if rotated else facts.previous_producer_id,
         producer_epoch=0 if rotated else facts.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
+        last_end=(facts.producer_epoch - 1, committed) if facts.client_version >= 2 and not rotated else None,
         partitions=frozenset(),
         topic_ids=frozenset(),
         unclean_epochs=frozenset(),

@@ -78,6 +78,7 @@ def _init_next(transaction: Transaction, event: Init, facts: Facts, now: Now, ou
             previous_producer_id=facts.producer_id,
             producer_epoch=0,
             last_producer_epoch=epoch if asks_on else NO_PRODUCER_EPOCH,
+            last_end=None,
         )
     elif not asks_on or event.expected_epoch == epoch:
         last = epoch if asks_on else NO_PRODUCER_EPOCH

@@ -53,6 +53,9 @@ class Facts:
     updated_ms: int
     started_ms: int
     client_version: int  # 2: the last request that changed the transaction was of KIP-890's kind.
+    last_end: tuple[int, bool] | None = None
+    """Of transactions v2, the last complete transaction of this producer id: the epoch of its records, and whether it was
+    committed. Each has an epoch of its own."""
     topic_ids: TopicIds = frozenset()  # In a cluster: of the topics that the partitions were added under.
     unclean_epochs: UncleanEpochs = frozenset()  # In a cluster: of the partitions, as they were when they were added.
 

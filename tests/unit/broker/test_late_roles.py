@@ -106,7 +106,8 @@ def replicas(
     with ThreadPoolExecutor(1) as executor:
         held = Replicas(
             1, BrokerConfig(SCHEMA.parse({"replica.lag.time.max.ms": str(lag_ms)}), ()), dirs, logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=configs, stored_id=stored_id, controller=controller, alter=alter,
+            coordinators=SimpleNamespace(elected=lambda *_: None),
+            configs=configs, stored_id=stored_id, controller=controller, alter=alter,
             lease_is_over=lambda: False, isolate=lambda partitions: None, monotonic_ms=monotonic_ms,
         )  # fmt: skip
         try:

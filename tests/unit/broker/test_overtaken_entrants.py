@@ -42,7 +42,8 @@ class World:
         self.asked = asyncio.Event()
         self.held = Replicas(
             1, BrokerConfig(SCHEMA.parse({}), ()), self.dirs, self.logs, executor, NoFetchers(),
-            coordinators=SimpleNamespace(), configs=no_configs, stored_id=later, controller=lambda: 2, alter=self.alter,
+            coordinators=SimpleNamespace(elected=lambda *_: None),
+            configs=no_configs, stored_id=later, controller=lambda: 2, alter=self.alter,
             lease_is_over=lambda: False, isolate=lambda partitions: None, monotonic_ms=now_ms,
         )  # fmt: skip
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.coordination import powercut
+from penstock.broker.coordination import powercut, statelog
 from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, TopicPartition
-from penstock.broker.coordination.powercut import Fate, Open
 from penstock.broker.coordination.transactions import machine
 from penstock.broker.coordination.transactions.events import (
+    AfterChange,
     End,
     Init,
     MarkersWritten,
@@ -33,6 +33,7 @@ from penstock.broker.coordination.transactions.state import (
     TransactionState,
     is_fenced,
 )
+from penstock.broker.transactionmessages import Fate, OpenTransaction
 from penstock.errors import ErrorCode, KafkaError
 
 HERE = ("flights", 0)
@@ -55,6 +56,10 @@ def facts(state: State, epoch: int = 5, version: int = 2, partitions: tuple[Topi
         (facts(State.PREPARE_COMMIT, version=0, partitions=(HERE,)), 5, Fate.LISTED, Fate.LISTED),
         (facts(State.ONGOING, partitions=(("flights", 1),)), 5, Fate.ABORT, Fate.ABORT),
         (facts(State.COMPLETE_COMMIT), 4, Fate.COMMIT, Fate.COMMIT),  # only its marker is lost
+        # So it is, and the next transaction has begun, or has ended: the state still tells of the last one.
+        (replace(facts(State.ONGOING, partitions=(HERE,)), last_end=(4, True)), 4, Fate.COMMIT, Fate.COMMIT),
+        (replace(facts(State.PREPARE_COMMIT, epoch=6, partitions=(HERE,)), last_end=(4, False)), 4, Fate.ABORT, Fate.ABORT),
+        (replace(facts(State.ONGOING, partitions=(HERE,)), last_end=(4, True)), 5, Fate.LISTED, Fate.LISTED),
         (facts(State.COMPLETE_ABORT), 4, Fate.ABORT, Fate.ABORT),
         (facts(State.COMPLETE_COMMIT), 6, Fate.ABORT, Fate.ABORT),
         (facts(State.COMPLETE_COMMIT), 5, Fate.ABORT, Fate.ABORT),
@@ -65,14 +70,33 @@ def facts(state: State, epoch: int = 5, version: int = 2, partitions: tuple[Topi
 )
 def test_what_becomes_of_an_open_transaction(known: Facts | None, epoch: int, flushed: Fate, unflushed: Fate) -> None:
     states = powercut.by_producer_id([] if known is None else [known])
-    one = Open(HERE, 7, epoch, 0)
+    one = OpenTransaction(HERE, 7, epoch, 0)
     assert (powercut.fate(one, states, True), powercut.fate(one, states, False)) == (flushed, unflushed)
 
 
 def test_an_id_that_was_used_up_is_known_by_the_next_one() -> None:
     after = replace(facts(State.COMPLETE_COMMIT, epoch=0), producer_id=8, previous_producer_id=7)
     states = powercut.by_producer_id([after])
-    assert powercut.fate(Open(HERE, 7, EPOCH_EXHAUSTED, 0), states, True) is Fate.COMMIT
+    assert powercut.fate(OpenTransaction(HERE, 7, EPOCH_EXHAUSTED, 0), states, True) is Fate.COMMIT
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_state_remembers_the_last_end_of_its_producer_id(commit: bool) -> None:
+    state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    transaction = Transaction("x", TransactionConfig(), facts(state, epoch=5, partitions=(HERE,)))
+    complete(transaction)
+    assert transaction.facts is not None and transaction.facts.last_end == (4, commit)
+    key, value = statelog.encode_transaction_record("x", TransactionRecord(transaction.facts))
+    loaded = statelog.decode_transaction_record(key, value, 0)
+    assert loaded is not None and isinstance(loaded.record, TransactionRecord)
+    assert loaded.record.value == replace(transaction.facts, last_producer_epoch=-1)
+    # Another producer id has epochs of its own.
+    spent = replace(transaction.facts, producer_epoch=EPOCH_MAX)
+    transaction = Transaction("x", TransactionConfig(), spent)
+    machine.step(transaction, Init(object(), 60_000, fresh_producer_id=8), NOW)
+    (change,) = transaction.in_flight.waiting.values()
+    assert isinstance(change, AfterChange)
+    assert change.facts.producer_id == 8 and change.facts.last_end is None
 
 
 def fed(state: Facts) -> tuple[Transaction, list[object]]:

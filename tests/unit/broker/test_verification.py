@@ -109,9 +109,13 @@ def test_a_cluster_asks_the_broker_that_leads_the_transactions_partition(
     topics = {} if leader is None else {TRANSACTION_STATE: SimpleNamespace(partitions=states)}
     others = Others(answer)
     logs = SimpleNamespace(topic_id=lambda topic, partition: TOPIC_ID)
+    holding = SimpleNamespace(holds=lambda *_: False)
     parts = SimpleNamespace(cluster=others, topics=topics, node_id=1, log_manager=logs)
-    verifier = Verifier(cast(Parts, parts), cast(Any, Transactions()))
+    verifier = Verifier(cast(Parts, parts), cast(Any, Transactions()), cast(Any, holding))
     question = Verification(name, 7, 0, (("t", 0),), adds=False)
     assert asyncio.run(verifier.ask(question)) == [told]
     named = replace(question, topic_ids=frozenset({("t", TOPIC_ID)}))
     assert others.asked == ([(2, named)] if leader == 2 else [])
+    holding.holds = lambda *given: given == (("t", 0), 7, 0)
+    assert asyncio.run(verifier.ask(question)) == [E.CONCURRENT_TRANSACTIONS]
+    assert len(others.asked) == (leader == 2)
