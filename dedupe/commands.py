@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from penstock.pipeline.job import moved_topic, shared_moved_topic
 from penstock.pipeline.stages.address import PLACES, LogPlace, log_place
 from penstock.pipeline.stages.decision import fenced
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.outputlog import OutputLog
 from penstock.pipeline.stages.quarantine import Quarantine, came, note
 from penstock.pipeline.stages.stagetopics import find_moved_topic
 
@@ -60,10 +62,18 @@ class MovedInput(NamedTuple):
 
 
 async def decide(
-    admin: Admin, stage: StageView, partition: int, change: Change, because: str, *, with_moved: bool = False
+    admin: Admin,
+    stage: StageView,
+    partition: int,
+    change: Change,
+    because: str,
+    *,
+    with_moved: bool = False,
+    moved_again: bool = False,
 ) -> str:
     """Change a position in the partition's own name; what was decided. Whoever works on it is fenced first, so that nothing
-    comes in between, and has to read the position again. `with_moved`: the position of moved records is decided with it.
+    comes in between, and has to read the position again. `with_moved`: the position of moved records is decided with it,
+    and with `moved_again` set back to their beginning.
     """
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
@@ -74,7 +84,7 @@ async def decide(
         what, after = change(before)
         others = {}
         if with_moved:
-            moved = await find_moved(admin, stage, partition, before or after)
+            moved = await find_moved(admin, stage, partition, before or after, again=moved_again)
             after = replace(after, moved_id="" if moved.position is None else moved.position.topic_id)
             others = {} if moved.position is None else {moved.tp: moved.position}
         await decision.send([note(what.encode(), came(tp, after.offset, because))])
@@ -126,9 +136,11 @@ def accept(stage: StageView, partition: int, because: str) -> None:
     )
 
 
-async def find_moved(admin: Admin, stage: StageView, partition: int, before: DedupePosition) -> MovedInput:
-    """Where moved records are read from once a position is set: where they were, or where their topic begins. `before` is the
-    position without which nothing may be known of them."""
+async def find_moved(
+    admin: Admin, stage: StageView, partition: int, before: DedupePosition, *, again: bool = False
+) -> MovedInput:
+    """Where moved records are read from once a position is set: where they were, or where their topic begins (always, if
+    `again`). `before` is the position without which nothing may be known of them."""
     tp = await find_moved_topic(admin, stage.group, stage.config["penstock.dedupe.name"], stage.topic), partition
     there = (await admin.metadata([tp[0]], refresh=True)).topics.get(tp[0])
     if there is None:
@@ -147,7 +159,43 @@ async def find_moved(admin: Admin, stage: StageView, partition: int, before: Ded
         is_that_log = False
     if not is_that_log:
         return MovedInput(tp, known.in_new_log(topic_id, start))
-    return MovedInput(tp, known.moved_to(start) if start > known.offset else known)
+    return MovedInput(tp, known.moved_to(start) if again or start > known.offset else known)
+
+
+class OutputLoss(NamedTuple):
+    """What an output has lost: it ends at `end`, and lacks so many records (None: nobody can count them)."""
+
+    end: int
+    records: int | None
+
+
+async def find_loss(admin: Admin, stage: StageView, partition: int, position: DedupePosition) -> OutputLoss | None:
+    """What the output has lost of what was written up to a position; None: nothing. Raises MarkerLost, KafkaError."""
+    output = stage.output(partition)
+    log = OutputLog(admin, output)
+    if not await log.lacks(position.output_end, settled=True):
+        return None
+    last = await log.last_batch(position.output_end)
+    end = 0 if last is None else last.next_offset
+    there = await count_topic(stage.bootstrap, output[0], {partition: end}, timeouts=stage.timeouts)
+    lost = position.written - there.total
+    # Those of moved records are counted elsewhere, and retention takes some, too.
+    can_be_counted = not there.starts[partition] and not there.compacted and not position.moved_id and lost >= 0
+    return OutputLoss(end, lost if can_be_counted else None)
+
+
+async def after_loss(stage: StageView, partition: int, before: DedupePosition, loss: OutputLoss, at: int) -> DedupePosition:
+    """The position that an operator sets where the output has lost records. Whether all of these come again is told only where
+    all of the input is read again."""
+    rolled_back = before.without_lost(loss.end, loss.records or 0)
+    if at >= before.frontier:
+        return replace(rolled_back.moved_to(at), untold=before.untold + 1)
+    count = partial(count_topic, stage.bootstrap, stage.topic, timeouts=stage.timeouts)
+    whole = await count({partition: before.frontier})
+    below = (await count({partition: at})).total if at else 0
+    is_told = at == 0 and loss.records is not None and not whole.starts[partition] and not whole.compacted
+    after = rolled_back.read_again_from(at, whole.total - below)
+    return after if is_told else replace(after, untold=before.untold + 1)
 
 
 async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, partition: int) -> DedupePosition:
@@ -164,8 +212,8 @@ async def _by_the_logs(admin: Admin, stage: StageView, first: DedupePosition, pa
     if whole:
         dropped, again = max(0, read.total - written.total), max(0, written.total - read.total)
         first = replace(first, read=read.total, written=written.total, dropped=dropped, again=again)
-    # A transaction's marker is what it ends with.
-    return replace(first, output_end=max(0, output_end - 1))
+    last = await OutputLog(admin, output).last_batch(output_end)
+    return replace(first, output_end=0 if last is None else last.next_offset)
 
 
 @click.command("position")
@@ -180,6 +228,10 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
     logs, if they are whole. Moved records are read on from their own position, or from where their topic begins. The audit
     names what was read again. It ends with 1 as long as records that were passed over have never been read.
 
+    Where the output has lost records (a power cut of all replicas, an unclean election), give an offset from before them: what
+    the output still has is dropped as repeats, once `penstock dedupe rebuild` has set the store aside, which may have the ids
+    of lost records. The audit can tell that none is missing if the place is `earliest` and the logs are whole.
+
     Example: penstock dedupe position flights:3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
     """
 
@@ -188,8 +240,11 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
         input_id, output_id, count = await topics_of(admin, stage, partition)
         at = await place.find(admin, tp, f"{tp[0]}-{partition}")
         first = DedupePosition(at, input_id, output_id, partitions=count)
-        if await find_position(admin, stage, partition) is None:
+        known, after = await find_position(admin, stage, partition), None
+        if known is None:
             first = await _by_the_logs(admin, stage, first, partition)
+        elif known.output_id == output_id and (loss := await find_loss(admin, stage, partition, known)) is not None:
+            after = await after_loss(stage, partition, known, loss, at)
         found: dict[str, int | None] = {}
 
         def change(before: DedupePosition | None) -> tuple[str, DedupePosition]:
@@ -199,9 +254,13 @@ def position(stage: StageView, partition: int, place: LogPlace, because: str) ->
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
-            return f"position {before.offset} -> {at}", before.moved_to(at)
+            if after is None:
+                return f"position {before.offset} -> {at}", before.moved_to(at)
+            if known is None or (before.offset, before.decisions) != (known.offset, known.decisions):
+                raise click.ClickException("the partition was moved at the same time: run this again")
+            return f"position {before.offset} -> {at}, the output ends at {after.output_end}", after
 
-        await decide(admin, stage, partition, change, because, with_moved=True)
+        await decide(admin, stage, partition, change, because, with_moved=True, moved_again=after is not None)
         return {"partition": partition, "before": found["before"], "offset": at}
 
     done = stage.ask(work)

@@ -28,9 +28,11 @@ class FolderError(Exception):
     """A folder that can't be had: another process works in it, or the system refuses; the text says which and why."""
 
 
-def owner(output: TopicPartition, output_id: str, source: IdSource) -> str:
-    """What the ids of an output partition are, as their folder notes it."""
-    return f"`{output[0]}` {output_id} partition {output[1]}, {source}\n"
+def owner(output: TopicPartition, output_id: str, source: IdSource, losses: int = 0) -> str:
+    """What the ids of an output partition are, as their folder notes it. `losses`: how often an operator has let the partition
+    go on after its output had lost records."""
+    after = f" after loss {losses}" if losses else ""
+    return f"`{output[0]}` {output_id} partition {output[1]}{after}, {source}\n"
 
 
 def write_owner(folder: Path, owner: str) -> None:

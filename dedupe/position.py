@@ -35,6 +35,7 @@ class DedupePosition(StagePosition):
 
     writer = "dedupe worker"
     stage = "dedupe stage"
+    seldom = ("losses",)
     order = (
         *("topic_id", "output_id", "read", "written", "dropped", "quarantined", "without_id", "partitions", "output_end"),
         *("unknown", "accepted", "misplaced", "decisions", "leader_epoch", "stopped", "stalled", "moved", "moved_id", "again"),
@@ -84,6 +85,8 @@ class DedupePosition(StagePosition):
     untold: int = 0
     """Decisions of which can't be told what was passed over and never read: an earlier version's, and those where no position
     was left or the log was another one."""
+    losses: int = 0
+    """How often an operator has let it go on though the output had lost records. Ids of a store of before may be theirs."""
 
     @property
     def frontier(self) -> int:
@@ -105,6 +108,22 @@ class DedupePosition(StagePosition):
             gap_ranges=ranges.text_of(gaps[-RANGES_MAX:]),
             gaps=self.gaps + passed,
         )
+
+    def without_lost(self, output_end: int, lost: int) -> DedupePosition:
+        """The position once the output, which ends at `output_end`, has lost so many records: none of them was read."""
+        left = {name: getattr(self, name) - lost for name in ("read", "written", "again")}
+        return replace(self, **left, output_end=output_end, losses=self.losses + 1)
+
+    def read_again_from(self, offset: int, records: int) -> DedupePosition:
+        """After `without_lost`, the position that an operator sets back by so many records of the input. They count as never
+        read until they are read again."""
+        gap = offset, self.frontier - 1
+        gaps = ranges.merged([*ranges.parse(self.gap_ranges), gap])
+        more = ranges.size(gaps) - ranges.size(ranges.parse(self.gap_ranges))
+        set_back = replace(
+            self, gap_ranges=ranges.text_of(gaps[-RANGES_MAX:]), gaps=self.gaps + more, again=self.again + records
+        )
+        return set_back.moved_to(offset)
 
     def in_new_log(self, topic_id: str, start: int) -> DedupePosition:
         """The first position in another topic of the same name. What wasn't read of the one before nobody can tell."""

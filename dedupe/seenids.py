@@ -77,7 +77,7 @@ class SeenIds:
 
         async with self._storing:
             self._close_store()
-            store = await self._in_thread(self._open, committed.output_id)
+            store = await self._in_thread(self._open, committed)
             self._memory_since = time.monotonic()
             begins_at = store.complete_to
             turn_bytes = self._settings.turn_bytes
@@ -90,14 +90,15 @@ class SeenIds:
                 await self._spill()
             self.stats()
 
-    def _open(self, output_id: str) -> IdStore:
+    def _open(self, committed: DedupePosition) -> IdStore:
         settings = self._settings
         if not self.folder.is_locked:  # the disk didn't let it at the start
             try:
                 self.folder.lock("stop it")
             except FolderError as error:
                 raise OperatorNeeded(str(error)) from None
-        self.folder.claim(owner(self._output, output_id, self._source), hints.to_rebuild(self._tp))
+        belongs_to = owner(self._output, committed.output_id, self._source, committed.losses)
+        self.folder.claim(belongs_to, hints.to_rebuild(self._tp))
         self._store = IdStore(str(self.folder.database), settings.size_max_bytes, settings.memory_max_ids)
         return self._store
 

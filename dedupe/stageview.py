@@ -64,7 +64,8 @@ class StageView(Invocation):
 
     def owner(self, partition: int, position: DedupePosition) -> str:
         """What the ids in that folder must belong to."""
-        return owner(self.output(partition), position.output_id, IdSource(self.config["penstock.dedupe.id"]))
+        source = IdSource(self.config["penstock.dedupe.id"])
+        return owner(self.output(partition), position.output_id, source, position.losses)
 
 
 def _refuse(context: click.Context, _: click.Parameter, given: str | None) -> None:

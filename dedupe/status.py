@@ -19,6 +19,7 @@ from penstock.pipeline.clients.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.clients.client import TopicPartition
 from penstock.pipeline.stages import hints
 from penstock.pipeline.stages.failures import OperatorNeeded
+from penstock.pipeline.stages.outputlog import OutputLog
 from penstock.pipeline.stages.stagetopics import find_moved_topic
 from penstock.pipeline.stages.state import Ahead, Sight, silent_after_ms, state_of
 from penstock.pipeline.stages.status import Reading, Row, look_ahead, look_at, look_twice, show
@@ -56,9 +57,9 @@ def status(stage: StageView, topic: str | None) -> None:
     Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
     stands still: `stopped` or `stalled`, its position says why; `silent`, records have waited for longer than a stage that runs
     ever takes (`penstock.stalled.after.ms` and some more); `lost`, the input no longer is the log that was read up to the
-    position; `waiting`, an open transaction has held its records back for so long; `no position`, no stage has begun it;
-    `no ids`, most of the last records had no id where `penstock.dedupe.id` says. A topic is `not begun` while it or its output
-    isn't there. The exit code is 1 in all states but `reading`.
+    position, or the output lacks what was written; `waiting`, an open transaction has held its records back for so long;
+    `no position`, no stage has begun it; `no ids`, most of the last records had no id where `penstock.dedupe.id` says. A topic
+    is `not begun` while it or its output isn't there. The exit code is 1 in all states but `reading`.
 
     `dropped`, `quarantined` and `without id` count moved records with the partition that they moved to, as the audit does.
     `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
@@ -181,7 +182,12 @@ async def _row(
         return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
     if position.unknown and not position.stopped:
         position = replace(position, stopped=f"ids of output offsets {position.unknown} are unknown")
-    sight = Sight(position, unreachable=unreachable) if unreachable else await look_at(admin, position, inputs)
+    if unreachable:
+        sight = Sight(position, unreachable=unreachable)
+    elif why := await OutputLog(admin, stage.output(partition)).lacks(position.output_end):
+        sight = Sight(position, lost=f"{why}: the output lost records; a stage that runs says how to go on")
+    else:
+        sight = await look_at(admin, position, inputs)
     return row | state_of(sight, silent_ms, position.going(stage.config["penstock.dedupe.id"]))
 
 

@@ -37,6 +37,7 @@ from penstock.pipeline.stages.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.stages.completion import to_its_end
 from penstock.pipeline.stages.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.stages.identity import take_identity
+from penstock.pipeline.stages.outputlog import OutputLog, OutputLost
 from penstock.pipeline.stages.position import short
 from penstock.pipeline.stages.recordcount import records_of
 from penstock.pipeline.stages.stagetopics import make_topic
@@ -62,6 +63,7 @@ class DedupeWorker:
         self.tp = tp
         self.output = settings.output_topic, tp[1]
         self.ids = SeenIds(tp, self.output, settings, source)
+        self._written = OutputLog(admin, self.output)
         self.counts = DedupeCounts()
         self._settings = settings
         self._admin = admin
@@ -113,6 +115,7 @@ class DedupeWorker:
         try:
             await self._check_topics(self._sender)
             are_there = True
+            await self._check_output()
             await self._show_life()
             await self.ids.make_complete(self._admin, self.position, self._show_life)
         except OperatorNeeded as error:
@@ -129,6 +132,18 @@ class DedupeWorker:
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
+
+    async def _check_output(self) -> None:
+        """Refuse an output that lacks what was written up to the position. All transactions of the worker must have ended.
+        Raises OutputLost, KafkaError."""
+        end = self.position.output_end
+        if why := await self._written.lacks(end, settled=True):
+            last = await self._written.last_batch(end)
+            raise OutputLost(
+                f"{why}: the output lost records of its offsets {0 if last is None else last.next_offset} to {end - 1}. "
+                f"{hints.to_move(self.tp)} reads the input again from before them (`--at earliest` surely does) and drops what "
+                f"the output still has; {hints.to_rebuild(self.tp)}"
+            )
 
     async def _stall(self, why: str, *, alone: bool = False) -> None:
         """Commit why the partition stands still, so that any host sees it; now and then again, so that the position doesn't
@@ -227,6 +242,7 @@ class DedupeWorker:
         self._topics.check(topics, self.position)
         if topics.moved_id and not self.position.moved_id:
             raise StartsOver(f"`{self._inputs.moved.tp[0]}` is there now: it is read, too")
+        await self._written.check_after_election(self.position.output_end)
         try:
             await self.ids.spill_in_time(await self._admin.start_offset(self.output))
         except StoreFailed:
@@ -323,13 +339,15 @@ class DedupeWorker:
             if sifted.moved:
                 failpoint(MOVED)
             into = self.output
-            complete_to = (await send(sender, into, sifted.batches)).end
+            begin, complete_to = await send(sender, into, sifted.batches)
         except Refused as error:
             raise OperatorNeeded(
                 f"`{into[0]}` refuses a batch of what is read of `{read.tp[0]}` from offset {before.offset} up to "
                 f"{passed.offset}: {error}; change that topic's configs, then start the stage again"
             ) from error
         failpoint(PUBLISHED)
+        if complete_to >= 0:
+            await self._written.check_before_commit(self.position.output_end, begin=begin)
         after = {self.tp: self.position, read.tp: _counted(before, passed, sifted, batches)}
         end = max(self.position.output_end, complete_to)
         after[self.tp] = replace(after[self.tp], output_end=end, stopped="", stalled="")

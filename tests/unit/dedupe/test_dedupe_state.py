@@ -107,6 +107,17 @@ def test_ids_that_nobody_knows(complete_to: int, start: int, unknown: str) -> No
     assert DedupePosition(7, "", "").unknown_ids(complete_to, start) == ""  # nothing was written yet
 
 
+def test_what_the_output_lost_was_never_read() -> None:
+    """It is a gap until it is read again; the counters are then as if nothing had been lost, but for what came twice."""
+    before = DedupePosition(100, "", "", read=100, written=80, dropped=20, output_end=90)
+    after = before.without_lost(50, 30).read_again_from(40, 60)
+    assert (after.offset, after.frontier, after.gap_ranges, after.gaps) == (40, 100, "40..99", 60)
+    assert (after.read, after.written, after.dropped, after.again) == (70, 50, 20, 30)
+    assert (after.output_end, after.losses, after.untold) == (50, 1, 0)
+    again = after.without_lost(20, 10).read_again_from(10, 90)
+    assert (again.gap_ranges, again.gaps, again.losses) == ("10..99", 90, 2)
+
+
 def test_an_older_position_does_not_say_where_its_output_ends() -> None:
     position = DedupePosition(7, "", "", written=80)
     assert [position.unknown_ids(90, start) for start in (90, 91, 92)] == ["", "", "90..91"]

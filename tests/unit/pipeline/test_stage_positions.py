@@ -45,6 +45,14 @@ TEXTS: list[tuple[type[StagePosition], str]] = [
         '"last_batch": [0, 7, -1], "process": "", "committed_ms": 1770000000123, "recent_read": 20, "recent_without_id": 5, '
         '"reached": 90, "gap_ranges": "50..59", "gaps": 10, "marks": 3, "untold": 1}',
     ),
+    (
+        DedupePosition,
+        '{"topic_id": "", "output_id": "", "read": 0, "written": 0, "dropped": 0, "quarantined": 0, "without_id": 0, '
+        '"partitions": 0, "output_end": 9, "unknown": "", "accepted": "", "misplaced": 0, "decisions": 1, "leader_epoch": -1, '
+        '"stopped": "", "stalled": "", "moved": 0, "moved_id": "", "again": 0, "last_batch": [], "process": "", '
+        '"committed_ms": 1770000000123, "recent_read": 0, "recent_without_id": 0, "reached": -1, "gap_ranges": "", "gaps": 0, '
+        '"marks": 0, "untold": 0, "losses": 2}',
+    ),
 ]
 """As the first version wrote them."""
 
