@@ -21,5 +21,7 @@ class FullDisks:
 def on_look(disks: FullDisks, full: Collection[str], now_ms: int) -> frozenset[str]:
     """The folders that count as full. full: those whose disks are full now, by the data plane."""
     disks.seen_ms.update(dict.fromkeys(full, now_ms))
-    disks.seen_ms = {path: seen_ms for path, seen_ms in disks.seen_ms.items() if now_ms - seen_ms < disks.settle_ms}
+    disks.seen_ms = {
+        path: seen_ms for path, seen_ms in disks.seen_ms.items() if path in full or now_ms - seen_ms < disks.settle_ms
+    }
     return frozenset(disks.seen_ms)

@@ -12,8 +12,8 @@ logs. Who has said that its log is there, gets a seat by the first state (*a bro
 and comes back without a log: nobody may lead in its place*). Where a state is lost that had been there, replicas know of it, or
 another topic's state is in its place. Then all replicas have to say where their logs end, and the longest log leads.
 
-A replica whose log folder takes no writes (`unwritable`) leads only while no other seat can. A leader whose disk is full gives
-way to another seat, and no wish makes such a replica the leader. It keeps its own seat.
+A leader whose log folder takes no writes (`unwritable`) gives way to another member of the ISR, and no wish makes such a
+replica the leader. It keeps its own seat.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def plan(image: PartitionImage, registrations: Mapping[int, Registration]) -> Le
 
 
 def _give_way(image: PartitionImage, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
-    """Another seat leads instead of a leader that can't write, where one can."""
-    able = [broker for broker in live if broker not in image.unwritable]
+    """Another member of the ISR leads instead of a leader that can't write, where one can. One of the ELR alone would cost what
+    this leader has answered for acks=0 and 1, and gain nothing: acks=all waits for the ISR either way."""
+    able = [broker for broker in live if broker in state.isr and broker not in image.unwritable]
     if elections.candidate(state, image.replicas, able) is None:
         return state
     return elections.settle(elections.elect(state, image.replicas, able), image.replicas)

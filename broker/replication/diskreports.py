@@ -16,7 +16,7 @@ from penstock.broker.cluster import fulldisks, registration
 from penstock.broker.cluster.fulldisks import FullDisks
 from penstock.broker.cluster.registration import WRITABLE, OwnRegistration, Unwritable
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.store.base import BadVersionError, NoNodeError, Store, UnknownOutcomeError, paths
+from penstock.broker.store.base import BadVersionError, NoNodeError, Store, TooLargeError, UnknownOutcomeError, paths
 from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 0.5
@@ -77,7 +77,11 @@ class DiskReports:
             data, registered = await store.get(path)
             if registered.created_zxid != own.epoch:
                 return False
-            await store.multi(registration.report_unwritable(own.broker, data, registered.version, stat.version, unwritable))
+            versions = registered.version, stat.version
+            try:
+                await store.multi(registration.report_unwritable(own.broker, data, *versions, unwritable))
+            except TooLargeError:  # Their names have more bytes than a node takes.
+                await store.multi(registration.report_unwritable(own.broker, data, *versions, Unwritable(is_all=True)))
         except (BadVersionError, NoNodeError, UnknownOutcomeError):
             return False
         return True

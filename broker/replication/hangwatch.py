@@ -6,7 +6,7 @@ would wait for a timeout, and then ends the session, by which others lead, contr
 any more that others may contradict. The rest is that of any lost session (`membership.py`), but the next one begins only when
 the disk has answered for `penstock.disk.settle.ms`.
 
-A broker stays that nobody can replace: one that leads and is alone in sync.
+A broker stays that nobody can replace: one that leads, and is alone in sync wherever it leads.
 """
 
 from __future__ import annotations
@@ -112,4 +112,4 @@ class HangWatch:
     def _can_be_replaced(self) -> bool:
         """Whether others can lead. By what this broker knows, without a wait for the loop."""
         leaders = [replica.leader for replica in self._replicas() if replica.leader is not None]
-        return not leaders or any(len(leader.state.seats) > 1 for leader in leaders)
+        return not leaders or any(len(leader.state.isr) > 1 for leader in leaders)

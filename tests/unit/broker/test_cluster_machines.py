@@ -9,8 +9,20 @@ from dataclasses import replace
 import pytest
 from sim.cluster_log import ReplicaLog
 
-from penstock.broker.cluster import acks, balance, controller, elections, follower, leader, lease, planning, registration
+from penstock.broker.cluster import (
+    acks,
+    balance,
+    controller,
+    elections,
+    follower,
+    fulldisks,
+    leader,
+    lease,
+    planning,
+    registration,
+)
 from penstock.broker.cluster.controller import AnswerAlter, Controller, Outcome, ReadState, SendRoles, WriteStates
+from penstock.broker.cluster.fulldisks import FullDisks
 from penstock.broker.cluster.leaderandisr import NO_EPOCH, NO_LEADER, NOT_CREATED, LeaderAndIsr, read_state, state_json
 from penstock.broker.cluster.messages import (
     AlterPartition,
@@ -732,3 +744,9 @@ def test_proposals_of_a_topic_that_goes_are_answered_after_a_refused_write() -> 
     found = answers(controller.on_written(machine, write.id, Outcome.REFUSED, 3, controller.state_path(("t", 1))))
     found |= answers(controller.on_state_read(machine, ("t", 1), None, 4))
     assert set(found) == {("t", 0), ("t", 1)} and ErrorCode.NONE not in found.values()
+
+
+def test_a_disk_that_is_full_counts_as_full_however_short_the_pause_after_it() -> None:
+    disks = FullDisks(0)
+    assert fulldisks.on_look(disks, ["/d"], 5) == {"/d"}
+    assert fulldisks.on_look(disks, [], 5) == frozenset()
