@@ -83,18 +83,23 @@ class Accumulator:
             with self._lock:
                 self.reserve(min(average * (count - first), queue.batch_bytes), block_until)
                 queue.check()
-                batch = line.open or self.open_batch(line)
-                before = batch.builder.size_in_bytes
-                room = min(queue.batch_records - batch.builder.count, queue.queue_limit - queue.queued)
-                taken = append_columns(batch.builder, columns, first, room)
-                if taken:
-                    grown = batch.builder.size_in_bytes - before
-                    queue.memory_bytes += grown
-                    queue.queued += taken
-                    batch.add_bulk(bulk, taken, grown)
-                    first += taken
-                if first < count or queue.is_full(batch):
-                    self.close_batch(line)
+                first += queue.change(self._append_some, line, bulk, columns, first)
+
+    def _append_some(self, line: Line[Batch], bulk: BulkDelivery, columns: Columns, first: int) -> int:
+        """Add what one batch takes of them; how many records that is."""
+        queue, count = self.queue, len(columns.timestamps)
+        batch = line.open or self.open_batch(line)
+        before = batch.builder.size_in_bytes
+        room = min(queue.batch_records - batch.builder.count, queue.queue_limit - queue.queued)
+        taken = append_columns(batch.builder, columns, first, room)
+        if taken:
+            grown = batch.builder.size_in_bytes - before
+            queue.memory_bytes += grown
+            queue.queued += taken
+            batch.add_bulk(bulk, taken, grown)
+        if first + taken < count or queue.is_full(batch):
+            self.close_batch(line)
+        return taken
 
     # With the lock held
 
@@ -121,17 +126,25 @@ class Accumulator:
         """Give a partition its open batch."""
         now = time.monotonic()
         builder = BatchBuilder(self._codec, self._level, max(BATCH_BYTES_MIN, self.queue.batch_bytes))
-        batch = line.open = Batch(line.tp, builder, now + self._linger_s, now + self._delivery_s, self.wait, self._acknowledge)
-        self._flying.add(batch)
-        self._wake(line.tp)
+        batch = Batch(line.tp, builder, now + self._linger_s, now + self._delivery_s, self.wait, self._acknowledge)
+        # A signal handler may raise after a call: it finds the batch in both places or in none, and the loop awake.
+        line.open = batch
+        try:
+            self._flying.add(batch)
+        finally:
+            self._wake(line.tp)
         return batch
 
     def close_batch(self, line: Line[Batch]) -> None:
         """Close the open batch of a partition, which may be sent then."""
-        assert line.open is not None
-        line.closed.append(line.open)
+        batch = line.open
+        assert batch is not None
+        # A signal handler may raise after a call: it finds the batch in one place, and the loop awake.
         line.open = None
-        self._wake(line.tp)
+        try:
+            line.closed.append(batch)
+        finally:
+            self._wake(line.tp)
 
     def drop_batch(self, line: Line[Batch]) -> None:
         """Forget the open batch of a partition, into which no record has come."""

@@ -126,13 +126,16 @@ class PartitionBuffer:
     def _open_next(self) -> bool:
         """Make sure that there are records to give out, if batches are left."""
         while not self._records and self._batches:
-            batch = self._batches.popleft()
+            batch = self._batches[0]
             try:
-                self._records.extend(records_as(batch, ConsumerRecord, self.tp, self.position))
+                records = records_as(batch, ConsumerRecord, self.tp, self.position)
             except BatchError as error:
                 self._corrupt(batch, error)
                 return False
+            # A signal handler may raise after each of these: a batch that stays is opened again, without what was given out.
             self._opened = batch
+            self._records.extend(records)
+            self._batches.popleft()
         return bool(self._records)
 
     def take_columns(self) -> PolledColumns | None:

@@ -251,20 +251,30 @@ class Positions:
 
     def give_out(self, take: Callable[[PartitionBuffer], bool]) -> bool:
         """Let `take` have each buffer in turn, which returns whether it has something. Raises a partition's error once, when
-        nothing else is to be given."""
-        given = False
-        for tp, buffer in list(self._buffers.items()):
-            if tp in self._paused:
-                continue
-            if not buffer.is_empty:
-                before = buffer.position
-                given = take(buffer) or given
-                if buffer.position != before:  # the next poll begins with another partition
-                    self._buffers[tp] = self._buffers.pop(tp)
-            if buffer.error is not None and not buffer.raised and not given:
-                buffer.raised = True
-                self._apply()
-                raise buffer.error
+        nothing else is to be given. What was given out as a signal handler raised goes to nobody: the positions go back."""
+        given, failed = False, None
+        before: dict[TopicPartition, Position] = {}
+        try:
+            for tp, buffer in list(self._buffers.items()):
+                if tp in self._paused:
+                    continue
+                if not buffer.is_empty:
+                    before[tp] = Position(buffer.position, buffer.leader_epoch)
+                    given = take(buffer) or given
+                    if buffer.position != before[tp].offset:  # the next poll begins with another partition
+                        self._buffers[tp] = self._buffers.pop(tp)
+                if buffer.error is not None and not buffer.raised and not given:
+                    failed = buffer
+                    break
+        except BaseException:
+            for tp, position in before.items():
+                self._put(tp, position)
+            self._apply()
+            raise
+        if failed is not None and failed.error is not None:
+            failed.raised = True
+            self._apply()
+            raise failed.error
         return given
 
     def is_stuck(self) -> bool:

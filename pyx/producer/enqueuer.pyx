@@ -2,6 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.number cimport PyNumber_Index
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
 
@@ -36,6 +37,18 @@ cdef bytes _payload(str what, object data, object serializer):
     raise TypeError(f"a record's {what} is bytes or None, not {type(data).__name__} (or give a serializer)")
 
 
+cdef tuple _listed(object headers):
+    """Headers that can be walked more than once."""
+    try:
+        return tuple(headers)
+    except TypeError:
+        raise _not_headers(headers) from None
+
+
+cdef object _not_headers(object headers):
+    return TypeError(f'headers are pairs of a name and bytes or None, such as [("id", b"1")], not {headers!r}')
+
+
 cdef int64_t _size(bytes key, bytes value, object headers) except -1:
     cdef int64_t size = OVERHEAD_BYTES
     if key is not None:
@@ -51,8 +64,7 @@ cdef int64_t _headers_size(object headers) except -1:
         for name, data in headers:
             size += len(name) + len(data or b"") + HEADER_OVERHEAD_BYTES
     except (TypeError, ValueError):
-        raise TypeError(
-            f'headers are pairs of a name and bytes or None, such as [("id", b"1")], not {headers!r}') from None
+        raise _not_headers(headers) from None
     return size
 
 
@@ -127,6 +139,8 @@ cdef class Enqueuer:
         value_bytes = _payload("value", value, self.value_serializer if bulk is None else None)
         if self.give_id is not None:
             key_bytes, headers, record_id = self.give_id(key_bytes, headers)
+        if type(headers) is not list and type(headers) is not tuple:
+            headers = _listed(headers)
         size = _size(key_bytes, value_bytes, headers)
         self.check_size(size, topic)
         now = _now_ns(CLOCK_MONOTONIC) / 1e9
@@ -142,9 +156,8 @@ cdef class Enqueuer:
         line = known.lines[number]
         if line is None:
             line = known.lines[number] = self.queue.line((topic, number))
-        record = sent_record(
-            self.kind, _now_ns(CLOCK_REALTIME) // 1_000_000 if timestamp_ms is None else timestamp_ms, on_delivery,
-            record_id)
+        timestamp_ms = _now_ns(CLOCK_REALTIME) // 1_000_000 if timestamp_ms is None else PyNumber_Index(timestamp_ms)
+        record = sent_record(self.kind, timestamp_ms, on_delivery, record_id)
         if self.watching is None:
             filled = self.queue.append(line, record, key_bytes, value_bytes, headers, size, block_until, bulk)
         else:

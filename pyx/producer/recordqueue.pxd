@@ -44,6 +44,7 @@ cdef class RecordQueue:
     cdef public int64_t memory_bytes
     cdef public int64_t queued
     cdef public bint closed
+    cdef bint entered
     cdef readonly dict lines
 
     cpdef Line line(self, tuple tp)
@@ -51,5 +52,9 @@ cdef class RecordQueue:
         self, Line line, SentRecord record, bytes key, bytes value, object headers, int64_t size, double block_until,
         object bulk=*
     ) except -1
+    cdef bint _append(
+        self, Line line, SentRecord record, bytes key, bytes value, object headers, int64_t size, object bulk
+    ) except -1
+    cdef int _enter(self) except -1
     cpdef bint is_full(self, ProducerBatch batch)
     cpdef check(self)

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, final
 from penstock.pyx.record.builder import BatchBuilder
 
 _B = TypeVar("_B", bound=ProducerBatch)
+_R = TypeVar("_R")
 
 class SentRecord:
     """A record on its way: where it stands in which batch. Base of what `send` returns."""
@@ -122,8 +123,12 @@ class RecordQueue(Generic[_B]):
     ) -> bool:
         """Add a record, maybe one of a `send_many`, waiting for room. Gives whether that filled a batch.
 
-        Raises KafkaError when the queue is closed or full, ValueError and TypeError for a bad record.
+        Raises KafkaError when the queue is closed or full, ValueError and TypeError for a bad record, RuntimeError as `change`.
         """
+
+    def change(self, work: Callable[..., _R], *args: Any) -> _R:
+        """Call what changes the queue, with the lock held. Raises RuntimeError where this thread is changing it already: a
+        signal handler, a destructor or a log handler has interrupted it, and sends."""
 
     def is_full(self, batch: _B) -> bool:
         """Whether a batch takes no more."""

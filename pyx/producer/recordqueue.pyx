@@ -87,35 +87,62 @@ cdef class RecordQueue:
         object bulk=None
     ) except -1:
         """See recordqueue.pyi."""
-        cdef ProducerBatch batch
         cdef bint filled = False
         self.acquire()
         try:
             if self.queued >= self.queue_limit or self.memory_bytes and self.memory_bytes + size > self.memory_limit:
                 self.keeper.reserve(size, block_until)
             self.check()
-            batch = line.open
-            if batch is not None and not batch.builder.append(key, value, record.timestamp_ms, headers):
-                self.keeper.close_batch(line)
-                batch, filled = None, True
-            if batch is None:
-                batch = self.keeper.open_batch(line)
-                try:
-                    batch.builder.append(key, value, record.timestamp_ms, headers)
-                except BaseException:
-                    self.keeper.drop_batch(line)
-                    raise
-            batch.take(record, size)
-            if bulk is not None:
-                batch.add_bulk(bulk, 1, 0)
-            self.memory_bytes += size
-            self.queued += 1
-            if self.is_full(batch):
-                self.keeper.close_batch(line)
-                filled = True
+            self._enter()
+            try:
+                filled = self._append(line, record, key, value, headers, size, bulk)
+            finally:
+                self.entered = False
         finally:
             self.release()
         return filled
+
+    cdef bint _append(
+        self, Line line, SentRecord record, bytes key, bytes value, object headers, int64_t size, object bulk
+    ) except -1:
+        cdef ProducerBatch batch = line.open
+        cdef bint filled = False
+        if batch is not None and not batch.builder.append(key, value, record.timestamp_ms, headers):
+            self.keeper.close_batch(line)
+            batch, filled = None, True
+        if batch is None:
+            try:
+                batch = self.keeper.open_batch(line)
+                batch.builder.append(key, value, record.timestamp_ms, headers)
+            except BaseException:
+                if line.open is not None:
+                    self.keeper.drop_batch(line)
+                raise
+        batch.take(record, size)
+        if bulk is not None:
+            batch.add_bulk(bulk, 1, 0)
+        self.memory_bytes += size
+        self.queued += 1
+        if self.is_full(batch):
+            self.keeper.close_batch(line)
+            filled = True
+        return filled
+
+    def change(self, work, *args):
+        """See recordqueue.pyi."""
+        self._enter()
+        try:
+            return work(*args)
+        finally:
+            self.entered = False
+
+    cdef int _enter(self) except -1:
+        if self.entered:
+            raise RuntimeError(
+                "a record was sent by what has interrupted the sending of another one in this thread: a signal handler, "
+                "a destructor, a log handler")
+        self.entered = True
+        return 0
 
     cpdef bint is_full(self, ProducerBatch batch):
         """See recordqueue.pyi."""

@@ -24,6 +24,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.clients.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.clients.consumer import Consumer, ConsumerRecord, CorruptBatchError, Gaps
 from penstock.pipeline.clients.fetcher import Fetcher
+from penstock.pipeline.clients.partitionbuffer import PartitionBuffer
 from penstock.pipeline.clients.partitioner import partition_for
 from penstock.pipeline.clients.producer import Delivery, Producer
 from penstock.pipeline.clients.properties import CODECS
@@ -526,6 +527,37 @@ def test_commits_without_waiting_are_of_the_positions_when_they_were_asked_for(
         assert (revoked, consumer.assignment()) == ([[tp]], [])
     with Consumer(bootstrap) as consumer, pytest.raises(ConfigError, match="committed offsets need"):
         consumer.commit_async({tp: 4}, answers.put)
+
+
+def test_what_a_poll_took_as_a_signal_handler_raised_is_given_out_by_the_next(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, take = new_topic("interrupted"), PartitionBuffer.take_records
+    calls = 0
+
+    def interrupted(buffer: PartitionBuffer, most: int) -> list[ConsumerRecord]:
+        nonlocal calls
+        calls += 1
+        taken = take(buffer, most)
+        if calls in (1, 3):
+            raise KeyboardInterrupt
+        return taken
+
+    with Producer(shared_broker.bootstrap) as producer:
+        for number in range(60):
+            producer.send(topic, value=b"%d" % number, partition=0)
+    given = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 20}
+    with Consumer(shared_broker.bootstrap, group_id=topic, **given) as consumer:
+        consumer.assign([(topic, 0)])
+        monkeypatch.setattr(PartitionBuffer, "take_records", interrupted)
+        got: list[int] = []
+        while len(got) < 60:
+            with suppress(KeyboardInterrupt):
+                got += [int(record.value or b"") for record in consumer.poll(10)]
+            consumer.commit()
+            if got:
+                assert consumer.committed([(topic, 0)]) == {(topic, 0): (len(got), "")}
+        assert got == [*range(60)] and calls > 3
 
 
 def test_seek_positions_and_errors(bootstrap: str, make_topic: Callable[..., str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from penstock.pipeline.clients.accumulator import Accumulator
 from penstock.pipeline.clients.background import BackgroundLoop
 from penstock.pipeline.clients.delivery import Batch, Delivery
 from penstock.pipeline.clients.sender import Produced
+from penstock.pyx.record.rawbatch import RawBatch, records
 
 TP = "t", 0
 
@@ -106,3 +108,58 @@ def test_a_closed_one_takes_nothing(world: World) -> None:
     world.batches.close()
     with pytest.raises(KafkaError, match="the producer is closed"):
         world.add(b"a")
+
+
+class Interrupted(BaseException):
+    """What a signal handler may raise, after any call."""
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_signal_handler_that_raises_as_a_batch_opens_or_closes_doubles_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    calls = 0
+
+    def wake(tp: tuple[str, int]) -> None:
+        nonlocal calls
+        calls += 1
+        world.woken.append(tp)
+        if calls == at:
+            raise Interrupted
+
+    monkeypatch.setattr(world.batches, "_wake", wake)
+    sent: list[Delivery] = []
+    for number in range(4):
+        with contextlib.suppress(Interrupted):
+            sent.append(world.add(b"%d" % number * 60))
+    taken = [batch for batch in world.batches.take_all() if batch.builder.count]
+    assert len(set(taken)) == len(taken)
+    offset = 0
+    values: list[bytes] = []
+    for batch in taken:
+        found = [record.value or b"" for record in records(RawBatch(batch.builder.build()))]
+        world.batches.finish(batch, Produced(offset), None)
+        offset += len(found)
+        values += found
+    assert calls > at and values == sorted(set(values))
+    assert all(delivery.done() for delivery in sent) and len(values) >= len(sent)
+    assert world.batches.queue.queued == 0 == world.batches.queue.memory_bytes
+
+
+def test_what_interrupts_a_send_in_its_own_thread_cannot_send(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    def wake(tp: tuple[str, int]) -> None:
+        try:
+            world.add(b"inner")
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    monkeypatch.setattr(world.batches, "_wake", wake)
+    deliveries = [world.add(bytes(100)) for _ in range(2)]
+    monkeypatch.setattr(world.batches, "_wake", world.woken.append)
+    assert len(refused) >= 2 and all("has interrupted" in said for said in refused)
+    deliveries.append(world.add(b"later"))
+    for batch in world.batches.take_all():
+        world.batches.finish(batch, Produced(0), None)
+    assert all(delivery.done() for delivery in deliveries)

@@ -192,3 +192,18 @@ def test_a_batch_keeps_those_records_alone_that_somebody_hears_of() -> None:
     world.send(partition=0)
     heard = world.send(partition=0, on_delivery=lambda error, metadata: None)
     assert world.batch(0).heard == [heard]
+
+
+def test_headers_that_can_be_walked_once_are_kept() -> None:
+    world = World()
+    pairs = [("a", b"1"), ("b", None)]
+    for headers in (iter(pairs), zip(["a", "b"], [b"1", None], strict=True), {"a": b"1", "b": None}.items(), pairs):
+        world.send(b"k", headers=headers, partition=0)
+    assert [record.headers for record in world.stored(0)] == [tuple(pairs)] * 4
+    with pytest.raises(TypeError, match="pairs of a name"):
+        world.send(b"k", headers=5)
+
+
+def test_a_timestamp_of_seconds_is_no_timestamp() -> None:
+    with pytest.raises(TypeError, match="float"):
+        World().send(b"k", timestamp_ms=1.5)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import struct
 import sys
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.clients import partitionbuffer
 from penstock.pipeline.clients.fetcher import Fetched
 from penstock.pipeline.clients.partitionbuffer import ConsumerRecord, CorruptBatchError, PartitionBuffer
+from penstock.pyx.record import rawbatch
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
@@ -114,3 +118,22 @@ def test_bytes_that_are_no_batch_are_passed_by_one() -> None:
     buffer.add(Fetched(*TP, [], 4, error=BatchError("no batch")))
     assert isinstance(buffer.error, CorruptBatchError)
     assert (buffer.error.next_offset, buffer.error.raw) == (5, None)
+
+
+def test_a_signal_handler_that_raises_as_a_batch_is_opened_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = rawbatch.records_as
+    fails = [True, False, True, False]
+
+    def interrupted(*given: Any) -> Any:
+        found = opened(*given)
+        if fails.pop(0):
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(partitionbuffer, "records_as", interrupted)
+    buffer = filled(0, batch(0, 3), batch(3, 3), next_offset=6)
+    got: list[int] = []
+    while not buffer.is_empty:
+        with contextlib.suppress(KeyboardInterrupt):
+            got += [record.offset for record in buffer.take_records(3)]
+    assert got == [*range(6)]
