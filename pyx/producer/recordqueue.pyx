@@ -139,8 +139,8 @@ cdef class RecordQueue:
     cdef int _enter(self) except -1:
         if self.entered:
             raise RuntimeError(
-                "a record was sent by what has interrupted the sending of another one in this thread: a signal handler, "
-                "a destructor, a log handler")
+                "a record was sent by what has interrupted the sending of another one in this thread: a signal "
+                "handler, a destructor, a log handler")
         self.entered = True
         return 0
 
