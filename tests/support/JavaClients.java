@@ -1,3 +1,4 @@
+import java.io.PrintStream;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -30,11 +31,13 @@ import org.apache.kafka.common.errors.TimeoutException;
 public class JavaClients {
     static final int PAYLOAD = 100;
     static final Duration POLL = Duration.ofMillis(100);
+    static final PrintStream TOLD = System.out;
     static String brokers, topic;
     static int partitions;
     static volatile boolean ends;
 
     public static void main(String[] arguments) throws Exception {
+        System.setOut(System.err); // The clients' own log goes there: it is no line of what they were told.
         brokers = arguments[0];
         topic = arguments[1];
         partitions = Integer.parseInt(arguments[2]);
@@ -59,14 +62,14 @@ public class JavaClients {
         Thread reading = new Thread(JavaClients::readAll); // of which the handler hears, unlike of what this thread throws
         reading.start();
         reading.join();
-        System.out.flush();
+        TOLD.flush();
         Runtime.getRuntime().halt(0);
     }
 
     static synchronized void say(Object... words) {
         StringBuilder line = new StringBuilder();
         for (Object word : words) line.append(line.length() == 0 ? "" : "\t").append(word);
-        System.out.println(line);
+        TOLD.println(line);
     }
 
     static double now() {
