@@ -78,6 +78,8 @@ class Transactions:
                 producer.produce(self._topic, str(number).encode(), partition=partition)
             if commit:
                 self._until_done(lambda: producer.commit_transaction(WAIT_S))
+            else:
+                producer.flush(WAIT_S)  # An abort drops what was not sent.
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
