@@ -89,7 +89,8 @@ class HangWatch:
 
     def _look(self) -> None:
         write, was_out = self._logs.longest_write(), self._hung.is_out
-        hungdisks.on_look(self._hung, write.ms, self._can_be_replaced(), self._now_ms())
+        may_leave = write.ms >= self._hung.hang_ms and self._can_be_replaced()
+        hungdisks.on_look(self._hung, write.ms, may_leave, self._now_ms())
         if self._hung.is_out:
             if not was_out:
                 self._leave(write.log_dir, write.ms)

@@ -61,10 +61,8 @@ class SimpleConsumer(SyncClient[Admin]):
     def __init__(self, bootstrap: str = "", **given: object) -> None:
         super().__init__(Admin, bootstrap, properties.CONSUMER, given)
         self._closed = False
-        self._given: dict[TopicPartition, Position] = {}
-        """Where the last fetch of each partition ended."""
         self._followed: dict[TopicPartition, tuple[Position, int]] = {}
-        """A position that the log of a leader epoch has: the newest of each partition."""
+        """A position that the log of a leader epoch has: of each partition the newest, where its last fetch ended."""
         with self._beginning():
             self._call(self._client.start())
 
@@ -185,10 +183,9 @@ class SimpleConsumer(SyncClient[Admin]):
 
     def _position(self, part: FetchFrom) -> Position:
         """Where a fetch goes on, with the epoch that the caller gave, or that the fetch before it ended with."""
-        given = self._given.get(part.tp)
-        if part.leader_epoch == NO_EPOCH and given is not None and given.offset == part.offset:
-            return given
-        return Position(part.offset, part.leader_epoch)
+        asked = Position(part.offset, part.leader_epoch)
+        followed, _ = self._followed.get(part.tp, (asked, NO_EPOCH))
+        return followed if part.leader_epoch == NO_EPOCH and followed.offset == part.offset else asked
 
     def _fail(self, answers: dict[int, FetchedRecords], number: int, part: FetchFrom, code: int) -> None:
         error = KafkaError(code, f"fetch of `{part.topic}` partition {part.partition} at {part.offset}")
@@ -202,7 +199,7 @@ class SimpleConsumer(SyncClient[Admin]):
         buffer.add(unpack(part.tp, part.offset, found, config["isolation.level"], config["check.crcs"]))
         records = buffer.take_records(sys.maxsize)
         assert buffer.error is None or isinstance(buffer.error, KafkaError | CorruptBatchError)
-        position = self._given[part.tp] = Position(buffer.position, buffer.leader_epoch)
+        position = Position(buffer.position, buffer.leader_epoch)
         self._followed[part.tp] = position, leader_epoch
         ends = found.high_watermark, found.log_start_offset
         return FetchedRecords(*part.tp, position.offset, records, *ends, position.leader_epoch, buffer.error)

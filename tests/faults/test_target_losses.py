@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,6 +26,31 @@ def one(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
     """One partition of one source."""
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], partitions=1) as made:
         yield made
+
+
+class Pair(NamedTuple):
+    """A mirror of one partition between two brokers of a test's own, so that the target's log may be cut."""
+
+    w: World
+    target: BrokerProcess
+
+    def kept(self) -> int:
+        """How many batches the target's log has."""
+        return len(list(stored(self.target.data, self.w.topic)))
+
+    def lose_end(self, kept: int) -> None:
+        """The target keeps the first batches alone."""
+        lose_end(self.target, self.w.topic, kept)
+        self.w.configure(bootstrap_servers=self.target.bootstrap)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with (
+        brokers(tmp_path, "EWR", "target") as made,
+        World(tmp_path / "w", {"EWR": made["EWR"]}, made["target"], partitions=1) as w,
+    ):
+        yield Pair(w, made["target"])
 
 
 def stopped(w: World) -> str:
@@ -86,32 +112,29 @@ def test_a_power_cut_of_all_replicas_stops_the_mirror(
         assert (row["records"], row["gaps"], row["again_records"], row["other_logs"]) == (210, 0, 0, 0)
 
 
-def test_a_node_that_gives_no_offset_twice_has_lost_records_all_the_same(tmp_path: Path) -> None:
+def test_a_node_that_gives_no_offset_twice_has_lost_records_all_the_same(pair: Pair) -> None:
     """Its log ends as before; the batches are gone. An operator goes on without them, and changes their mind."""
-    with brokers(tmp_path, "EWR", "target") as made:
-        target = made["target"]
-        with World(tmp_path / "w", {"EWR": made["EWR"]}, target, partitions=1) as w:
-            w.fill(2)
-            w.run_once()
-            kept = len(list(stored(target.data, w.topic)))
-            w.fill(3)
-            w.run_once()
-            lose_end(target, w.topic, kept)
-            w.configure(bootstrap_servers=target.bootstrap)
-            w.mirror.start()
-            said = stopped(w)
-            assert "has no committed batch of producer id " in said
-            assert "30 records of the source's offsets 20 to 49 are missing" in said
-            w.begin("EWR", f"{w.topic}:0", at=40)
-            w.await_copied()
-            lost = noted(w)
-            assert (lost["lost_ranges"], lost["gap_ranges"], lost["records"]) == ("20..39", "20..39", 30)
-            w.begin("EWR", f"{w.topic}:0", at=20)
-            w.await_copied()
-            mended = noted(w)
-            assert "lost_ranges" not in mended
-            assert (mended["gaps"], mended["records"], mended["again_records"]) == (0, 60, 10)
-            assert w.mirror.stop() == 0
+    w = pair.w
+    w.fill(2)
+    w.run_once()
+    kept = pair.kept()
+    w.fill(3)
+    w.run_once()
+    pair.lose_end(kept)
+    w.mirror.start()
+    said = stopped(w)
+    assert "has no committed batch of producer id " in said
+    assert "30 records of the source's offsets 20 to 49 are missing" in said
+    w.begin("EWR", f"{w.topic}:0", at=40)
+    w.await_copied()
+    lost = noted(w)
+    assert (lost["lost_ranges"], lost["gap_ranges"], lost["records"]) == ("20..39", "20..39", 30)
+    w.begin("EWR", f"{w.topic}:0", at=20)
+    w.await_copied()
+    mended = noted(w)
+    assert "lost_ranges" not in mended
+    assert (mended["gaps"], mended["records"], mended["again_records"]) == (0, 60, 10)
+    assert w.mirror.stop() == 0
 
 
 def test_another_lane_wrote_where_a_copy_was(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
@@ -142,49 +165,43 @@ def test_of_what_the_target_lost_nothing_can_be_told(one: World) -> None:
     assert one.status()["EWR", 0]["other_logs"] == 1
 
 
-def test_records_that_come_twice_are_not_guessed_at(tmp_path: Path) -> None:
+def test_records_that_come_twice_are_not_guessed_at(pair: Pair) -> None:
     """The last batch that is there has the records of two that were copied."""
-    with brokers(tmp_path, "EWR", "target") as made:
-        target = made["target"]
-        with World(tmp_path / "w", {"EWR": made["EWR"]}, target, partitions=1) as w:
-            w.fill(1)
-            w.run_once()
-            kept = len(list(stored(target.data, w.topic)))
-            w.resend("EWR")
-            w.fill(1)
-            w.run_once()
-            lose_end(target, w.topic, kept)
-            w.configure(bootstrap_servers=target.bootstrap)
-            w.mirror.start()
-            assert "can't be told" in stopped(w)
-            assert w.mirror.stop() == 1
+    w = pair.w
+    w.fill(1)
+    w.run_once()
+    kept = pair.kept()
+    w.resend("EWR")
+    w.fill(1)
+    w.run_once()
+    pair.lose_end(kept)
+    w.mirror.start()
+    assert "can't be told" in stopped(w)
+    assert w.mirror.stop() == 1
 
 
-def test_a_marker_that_was_lost_is_no_commit(tmp_path: Path) -> None:
+def test_a_marker_that_was_lost_is_no_commit(pair: Pair) -> None:
     """The batches are there, in a transaction that nothing ends any more but an operator, who can only abort it."""
-    with brokers(tmp_path, "EWR", "target") as made:
-        target = made["target"]
-        with World(tmp_path / "w", {"EWR": made["EWR"]}, target, partitions=1) as w:
-            w.fill(2)
-            w.run_once()
-            w.fill(2)
-            w.run_once()
-            *_, last, marker = stored(target.data, w.topic)
-            assert marker.is_control
-            lose_end(target, w.topic, len(list(stored(target.data, w.topic))) - 1)
-            w.configure(bootstrap_servers=target.bootstrap)
-            w.mirror.start()
-            said = stopped(w)
-            assert f"lost the marker of a transaction of producer id {last.producer_id}" in said
-            assert f"then `penstock mirror retry EWR {w.topic}:0 --because TEXT`" in said
-            assert "lost the marker" in w.operate("begin", "EWR", f"{w.topic}:0", "--at", 20, "--because", "too soon", code=1)
-            abort(target, w.topic, last)
-            w.operate("retry", "EWR", "--because", "it is aborted")
-            w.mirror.wait_for("20 records of the source's offsets 20 to 39 are missing")
-            w.begin("EWR", f"{w.topic}:0", at=20)
-            w.await_copied()
-            assert w.mirror.stop() == 0
-            w.check_ids()
+    w, target = pair
+    w.fill(2)
+    w.run_once()
+    w.fill(2)
+    w.run_once()
+    *_, last, marker = stored(target.data, w.topic)
+    assert marker.is_control
+    pair.lose_end(pair.kept() - 1)
+    w.mirror.start()
+    said = stopped(w)
+    assert f"lost the marker of a transaction of producer id {last.producer_id}" in said
+    assert f"then `penstock mirror retry EWR {w.topic}:0 --because TEXT`" in said
+    assert "lost the marker" in w.operate("begin", "EWR", f"{w.topic}:0", "--at", 20, "--because", "too soon", code=1)
+    abort(target, w.topic, last)
+    w.operate("retry", "EWR", "--because", "it is aborted")
+    w.mirror.wait_for("20 records of the source's offsets 20 to 39 are missing")
+    w.begin("EWR", f"{w.topic}:0", at=20)
+    w.await_copied()
+    assert w.mirror.stop() == 0
+    w.check_ids()
 
 
 def abort(broker: BrokerProcess, topic: str, batch: RawBatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.broker.store.base import paths
 from support.cluster_soak import ClusterSoak
@@ -245,11 +246,7 @@ def freeze_disk(soak: ClusterSoak) -> None:
     """The file system of a broker is frozen, until others serve in its place."""
     disk = soak.disks[soak.someone()]
     disk.freeze()
-    try:
-        soak.until_served("freeze_disk")
-        time.sleep(soak.dice.uniform(0, 4))
-    finally:
-        disk.thaw()
+    _bear(soak, "freeze_disk", 4, disk.thaw)
 
 
 def freeze_disk_shortly(soak: ClusterSoak) -> None:
@@ -266,11 +263,16 @@ def set_clock(soak: ClusterSoak) -> None:
     """A broker's clock jumps, ahead or back, and is set right again."""
     clock = soak.clocks[soak.someone()]
     clock.set_ahead(soak.dice.choice([-86_400, -600, -5, 5, 600, 3 * 86_400]))
+    _bear(soak, "set_clock", 6, partial(clock.set_ahead, 0))
+
+
+def _bear(soak: ClusterSoak, what: str, most_s: float, mend: Callable[[], None]) -> None:
+    """Others serve in spite of what has happened, which lasts a little longer and is mended then."""
     try:
-        soak.until_served("set_clock")
-        time.sleep(soak.dice.uniform(0, 6))
+        soak.until_served(what)
+        time.sleep(soak.dice.uniform(0, most_s))
     finally:
-        clock.set_ahead(0)
+        mend()
 
 
 def in_any_order(soak: ClusterSoak) -> list[int]:
