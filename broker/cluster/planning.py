@@ -112,8 +112,8 @@ def plan(image: PartitionImage, registrations: Mapping[int, Registration]) -> Le
 
 
 def _give_way(image: PartitionImage, state: LeaderAndIsr, live: list[int]) -> LeaderAndIsr:
-    """Another member of the ISR leads instead of a leader that can't write, where one can. One of the ELR alone would cost what
-    this leader has answered for acks=0 and 1, and gain nothing: acks=all waits for the ISR either way."""
+    """Another member of the ISR leads instead of a leader that can't write, where one can. A member of the ELR
+    alone lacks what this leader has answered for acks=0 and 1. It gains nothing: acks=all waits for the ISR either way."""
     able = [broker for broker in live if broker in state.isr and broker not in image.unwritable]
     if elections.candidate(state, image.replicas, able) is None:
         return state

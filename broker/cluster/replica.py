@@ -18,7 +18,7 @@ epoch; the controller goes on above it (*a store that was restored from a copy g
 begin again lower: so the leader epoch alone decides where it differs.
 
 A leader epoch that elections can't have reached is refused (`is_out_of_reach`). Once a log had it, the controller would have to
-go on above it, and past the 32 bits of an epoch nobody can lead.
+go on above it. Nobody can lead in an epoch of more than 32 bits.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _is_older(replica: Replica, state: LeaderAndIsr, newest: LeaderAndIsr, broke
 
 
 def is_out_of_reach(leader_epoch: int, known: int) -> bool:
-    """Whether no controller can have come to a leader epoch, where `known` is the newest that this broker has heard of."""
+    """Whether elections can't have reached a leader epoch. `known` is the newest that this broker has heard of."""
     return leader_epoch > max(known, REACHABLE_EPOCH) + EPOCH_STEP
 
 

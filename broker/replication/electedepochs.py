@@ -1,7 +1,7 @@
 """Which controller epochs the metadata store has seen elected.
 
-A controller writes its epoch there before it sends anything. An epoch above that is nobody's: whoever reaches the listener for
-brokers can name it, and once a broker believed it the next election has to go on above it, up to the end of its 32 bits.
+A controller writes its epoch to the store before it sends a request. So a request of a higher epoch comes from no controller.
+If a broker believed it, the next election would have to go on above it, and an epoch has 32 bits.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ElectedEpochs:
         if epoch != self._said:
             self._said = epoch
             _log.warning(
-                "a request of controller epoch %d is refused: the newest that the metadata store knows is %d. Who reaches the "
-                "listener for brokers, and isn't one?", epoch, self._newest,
+                "a request of controller epoch %d is refused: the newest epoch in the metadata store is %d\n"
+                "hint: let only brokers reach the listener `inter.broker.listener.name`", epoch, self._newest,
             )  # fmt: skip
         return False
 

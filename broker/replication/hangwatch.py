@@ -6,7 +6,7 @@ would wait for a timeout, and then ends the session, by which others lead, contr
 any more that others may contradict. The rest is that of any lost session (`membership.py`), but the next one begins only when
 the disk has answered for `penstock.disk.settle.ms`.
 
-A broker stays that nobody can replace: one that leads, and is alone in sync wherever it leads.
+A broker that is alone in sync wherever it leads stays: nobody can replace it.
 """
 
 from __future__ import annotations

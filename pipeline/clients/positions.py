@@ -251,7 +251,7 @@ class Positions:
 
     def give_out(self, take: Callable[[PartitionBuffer], bool]) -> bool:
         """Let `take` have each buffer in turn, which returns whether it has something. Raises a partition's error once, when
-        nothing else is to be given. What was given out as a signal handler raised goes to nobody: the positions go back."""
+        nothing else is to be given. If a signal handler raises meanwhile, the caller gets no records: positions go back."""
         given, failed = False, None
         before: dict[TopicPartition, Position] = {}
         try:

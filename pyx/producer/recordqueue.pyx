@@ -139,8 +139,8 @@ cdef class RecordQueue:
     cdef int _enter(self) except -1:
         if self.entered:
             raise RuntimeError(
-                "a record was sent by what has interrupted the sending of another one in this thread: a signal "
-                "handler, a destructor, a log handler")
+                "a signal handler, a destructor or a log handler has interrupted a `send` of this thread, and sends a "
+                "record itself: have another thread send it")
         self.entered = True
         return 0
 
